@@ -1,0 +1,232 @@
+import json
+import math
+
+import polars as pl
+import pytest
+import torch
+
+from topr_pipeline.checkpoints import describe, train
+from topr_pipeline.checkpoints.folders import load
+from topr_pipeline.checkpoints.logprobs import completion_logprobs
+from topr_pipeline.checkpoints.trainer import _MicroBatches
+from topr_pipeline.errors import ToprError
+from topr_pipeline.experiment import Training
+from topr_pipeline.tables import MIX, TRAINING_LOG, content_hash
+
+STEADY = Training(batch_size=8, learning_rate=1e-3)
+
+
+def weights(folder):
+    return load(folder, "float32")[0].state_dict()
+
+
+def with_logprobs(mix: pl.DataFrame, change: pl.Expr) -> pl.DataFrame:
+    return mix.with_columns(logprobs=pl.col("logprobs").list.eval(change))
+
+
+def test_log_holds_every_step_and_the_last_batch_may_be_short(mix, start, tmp_path):
+    seen = []
+    trained = train(
+        mix,
+        start,
+        tmp_path / "out",
+        STEADY,
+        0,
+        lambda *done, **figures: seen.append((done, figures)),
+    )
+    log = TRAINING_LOG.conform(trained.log)
+    assert log["step"].to_list() == [1, 2, 3]
+    assert (log["positives"] + log["negatives"]).to_list() == [8, 8, 4]
+    every_token = pl.col("prompt_token_ids").list.len() + pl.col("token_ids").list.len()
+    assert log["tokens"].sum() == mix.select(every_token.sum()).item()
+    assert log["learning_rate"].to_list() == [1e-3] * 3
+    assert log["log_ratio_positive"][0] == pytest.approx(0, abs=1e-5)
+    assert log["weight_negative"][0] == pytest.approx(1, abs=1e-5)
+    assert trained.mean_clipped_ratio == pytest.approx(1, abs=1e-5)
+    assert [done for done, _ in seen] == [(1, 3), (2, 3), (3, 3)]
+    assert seen[0][1] == {"loss": log["loss"][0]}
+
+
+def test_epochs_pass_over_every_row_in_a_new_order(mix):
+    training = STEADY.model_copy(update={"epochs": 2, "micro_batch_size": 3})
+    batches = _MicroBatches(mix, training, 0)
+    rows = [int(row) for batch in batches.rows for row in batch]
+    assert [len(batch) for batch in batches.rows] == [3, 3, 2] * 5
+    assert sorted(rows) == sorted([*range(20), *range(20)])
+    assert rows[:8] != sorted(rows[:8])
+    assert rows[20:] != rows[:20]
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 3, 4])
+def test_weights_do_not_depend_on_the_micro_batch(mix, start, tmp_path, micro_batch_size):
+    small = STEADY.model_copy(update={"micro_batch_size": micro_batch_size})
+    mix = mix.head(12)  # two steps, the second of four samples
+    log = train(mix, start, tmp_path / "whole", STEADY, 0).log
+    cut = train(mix, start, tmp_path / "cut", small, 0).log
+    assert cut["loss"].to_list() == pytest.approx(log["loss"].to_list(), rel=1e-5)
+    whole = weights(tmp_path / "whole")
+    for name, tensor in weights(tmp_path / "cut").items():
+        torch.testing.assert_close(tensor, whole[name], rtol=1e-5, atol=1e-5)
+
+
+def test_one_step_is_the_optimisers_own_on_the_mean_loss(mix, start, tmp_path):
+    training = Training(
+        objective="reinforce",
+        batch_size=20,
+        micro_batch_size=7,
+        learning_rate=1e-3,
+        max_grad_norm=1e9,
+    )
+    train(mix, start, tmp_path / "out", training, 0)
+    model, _ = load(start, "float32")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    logprob_B, _ = completion_logprobs(
+        model, mix["prompt_token_ids"].to_list(), mix["token_ids"].to_list()
+    )
+    advantage_B = torch.tensor(mix["advantage"].to_list())
+    length_B = torch.tensor(mix["token_ids"].list.len().to_list())
+    (-(advantage_B * logprob_B / length_B).mean()).backward()
+    optimizer.step()
+    for name, tensor in weights(tmp_path / "out").items():
+        torch.testing.assert_close(tensor, model.state_dict()[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("changed", [{}, {"optimizer": "adafactor"}, {"dtype": "bfloat16"}])
+def test_equal_inputs_give_equal_bytes(mix, start, tmp_path, changed):
+    training = STEADY.model_copy(update=changed)
+    for name in "ab":
+        train(mix, start, tmp_path / name, training, 3)
+    assert content_hash(tmp_path / "a") == content_hash(tmp_path / "b") != content_hash(start)
+
+
+def test_another_seed_is_another_order_and_so_other_weights(mix, start, tmp_path):
+    for name, seed in (("a", 3), ("b", 4)):
+        train(mix, start, tmp_path / name, STEADY, seed)
+    assert content_hash(tmp_path / "a") != content_hash(tmp_path / "b")
+
+
+def test_only_model_and_tokenizer_are_written_and_no_path_among_them(mix, start, tmp_path):
+    train(mix, start, tmp_path / "out", STEADY, 0)
+    files = {path.name: path for path in (tmp_path / "out").iterdir()}
+    assert set(files) == {path.name for path in start.iterdir()}
+    changed = {
+        name for name, path in files.items() if path.read_bytes() != (start / name).read_bytes()
+    }
+    assert changed == {"model.safetensors"}
+    assert "_name_or_path" not in json.loads(files["config.json"].read_text())
+    assert describe(tmp_path / "out")["dtype"] == "F32"
+
+
+@pytest.mark.parametrize("objective", ["topr", "reinforce", "tis", "importance_sampling"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_positive_becomes_likelier_and_a_negative_less_likely(
+    mix, start, tmp_path, objective, sign
+):
+    training = Training(objective=objective, batch_size=1, epochs=3, learning_rate=3e-3)
+    sample = mix.filter(pl.col("advantage") == sign).head(1)
+    train(sample, start, tmp_path / "out", training, 0)
+    model, _ = load(tmp_path / "out", "float32")
+    after, _ = completion_logprobs(
+        model, sample["prompt_token_ids"].to_list(), sample["token_ids"].to_list()
+    )
+    assert sign * (after.item() - sample["logprob"].item()) > 0.05
+
+
+def test_dropping_the_negatives_is_training_on_the_positives_alone(mix, start, tmp_path):
+    training = STEADY.model_copy(update={"objective": "positives", "batch_size": 20})
+    log = train(mix, start, tmp_path / "out", training, 0).log
+    assert log["weight_negative"].to_list() == [0.0]
+    assert log["vanished_negative"].to_list() == [1.0]
+    positives = mix.filter(pl.col("advantage") > 0)
+    expected = positives.select(-(pl.col("logprob") / pl.col("token_ids").list.len()).sum() / 20)
+    assert log["loss"][0] == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_objectives_of_constant_weight_need_no_behaviour_log_probs(mix, start, tmp_path):
+    mix = mix.with_columns(logprobs=pl.lit(None), logprob=pl.lit(None))
+    trained = train(
+        mix, start, tmp_path / "out", STEADY.model_copy(update={"objective": "reinforce"}), 0
+    )
+    assert trained.mean_clipped_ratio is None
+    assert trained.log["log_ratio_positive"].null_count() == 3
+    assert trained.log["loss"].is_finite().all()
+
+
+@pytest.mark.parametrize("shift", [0.1, -0.1])
+def test_log_probs_that_are_not_the_policys_own_stop_before_step_one(mix, start, tmp_path, shift):
+    with pytest.raises(
+        ToprError, match=r"mean clipped ratio.*temperature.*template.*dtype"
+    ) as error:
+        train(with_logprobs(mix, pl.element() + shift), start, tmp_path / "out", STEADY, 0)
+    assert "training.ratio_limits" in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_older_iterations_do_not_count_in_the_self_check(mix, start, tmp_path):
+    old = with_logprobs(mix.head(10), pl.element() + 1)
+    mixed = pl.concat([old.with_columns(iteration=pl.lit(0, pl.Int32)), mix.tail(10)])
+    trained = train(mixed, start, tmp_path / "out", STEADY, 0)
+    assert trained.mean_clipped_ratio == pytest.approx(1, abs=1e-5)
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_samples_and_writes_nothing(mix, start, tmp_path):
+    mix = mix.with_columns(advantage=pl.lit(1e39))  # finite here, inf in fp32
+    with pytest.raises(ToprError, match=r"loss -?(inf|nan) at step 1; prompt_ids") as error:
+        train(mix, start, tmp_path / "out", STEADY, 0)
+    named = str(error.value).split("batch: ")[1].split(";")[0].split(", ")
+    assert len(set(named)) == 8 and set(named) <= set(mix["prompt_id"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_gradient_that_is_not_finite_stops_too(mix, start, tmp_path):
+    mix = mix.with_columns(advantage=pl.lit(1e25))  # its square is inf in fp32
+    with pytest.raises(ToprError, match="gradient norm inf at step 1"):
+        train(mix, start, tmp_path / "out", STEADY, 0)
+    assert not (tmp_path / "out").exists()
+
+
+NULL, NAN = pl.lit(None, pl.Float32), pl.lit(math.nan, pl.Float32)
+BAD_ROWS = {
+    "no log-probs": ({"logprobs": pl.lit(None, pl.List(pl.Float32))}, "one log-prob per token"),
+    "too few log-probs": ({"logprobs": pl.col("logprobs").list.head(1)}, "one log-prob per token"),
+    "null log-prob": ({"logprobs": pl.col("logprobs").list.eval(NULL)}, "finite numbers"),
+    "NaN log-prob": (
+        {"logprobs": pl.col("logprobs").list.eval(pl.element() * math.nan)},
+        "finite numbers",
+    ),
+    "-inf log-prob": (
+        {"logprobs": pl.col("logprobs").list.eval(pl.element() - math.inf)},
+        "finite numbers",
+    ),
+    "no advantage": ({"advantage": pl.lit(None, pl.Float64)}, "a finite R - c"),
+    "empty completion": ({"token_ids": pl.col("token_ids").list.head(0)}, "one token or more"),
+    "empty prompt": (
+        {"prompt_token_ids": pl.col("prompt_token_ids").list.head(0)},
+        "one token or more",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_a_row_that_cannot_be_trained_on_is_named_before_the_model_is_loaded(mix, tmp_path, name):
+    changes, accepted = BAD_ROWS[name]
+    bad = pl.col("prompt_id") == "p7"
+    mix = mix.with_columns(
+        **{column: pl.when(bad).then(new).otherwise(column) for column, new in changes.items()}
+    )
+    with pytest.raises(ToprError, match=rf"{next(iter(changes))}.*prompt_id p7.*{accepted}"):
+        train(mix, tmp_path / "no such policy", tmp_path / "out", STEADY, 0)
+
+
+def test_an_empty_mix_is_refused_before_the_model_is_loaded(tmp_path):
+    with pytest.raises(ToprError, match="no rows to train on"):
+        train(MIX.empty(), tmp_path / "no such policy", tmp_path / "out", STEADY, 0)
+
+
+def test_warm_up_and_cosine_shape_the_learning_rate(mix, start, tmp_path):
+    training = Training(
+        batch_size=4, learning_rate=1e-3, schedule="cosine", warmup_steps=2, objective="reinforce"
+    )
+    rates = train(mix, start, tmp_path / "out", training, 0).log["learning_rate"].to_list()
+    assert rates[:3] == pytest.approx([0.0, 5e-4, 1e-3])
+    assert rates[3] > rates[4] > 0

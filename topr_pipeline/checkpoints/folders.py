@@ -1,0 +1,100 @@
+"""Policies as folders in Hugging Face format: their facts, loading and saving.
+
+Only safetensors weights, no code from the folder, nothing from a network. transformers is imported
+where it is used: the facts are read without it.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from safetensors import safe_open
+
+from topr_pipeline.errors import ToprError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """architecture, parameters (tied weights count once), dtype, vocabulary and bytes of a policy.
+
+    Reads `config.json` and the headers of the safetensors files. Raises ToprError when either is
+    missing or unreadable.
+    """
+    config_path, shards = folder / "config.json", sorted(folder.glob("*.safetensors"))
+    if not config_path.is_file() or not shards:
+        missing = "*.safetensors" if config_path.is_file() else "config.json"
+        raise ToprError(
+            f"no {missing} in the policy folder {folder}: a folder in Hugging Face format with "
+            "safetensors weights is wanted"
+        )
+    parameters, dtypes = 0, set()
+    try:
+        config = json.loads(config_path.read_text())
+        for shard in shards:
+            with safe_open(shard, framework="np") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 (not a mapping)
+                    tensor = tensors.get_slice(name)
+                    parameters += math.prod(tensor.get_shape())
+                    dtypes.add(tensor.get_dtype())
+    except Exception as error:
+        raise _unreadable(folder, error) from error
+    return {
+        "architecture": (config.get("architectures") or [config.get("model_type")])[0],
+        "parameters": parameters,
+        "dtype": ", ".join(sorted(dtypes)),
+        "vocabulary": config.get("vocab_size"),
+        "bytes": sum(shard.stat().st_size for shard in shards),
+    }
+
+
+def load(
+    folder: Path, dtype: Literal["float32", "auto"]
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    """Model (on the CPU) and tokenizer; `auto` is the dtype that the weights are stored in.
+
+    Raises ToprError for a folder that is not a causal language model with safetensors weights.
+    """
+    describe(folder)
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    _hide_bars()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise _unreadable(folder, error) from error
+    for how_loaded in ("is_local", "local_files_only"):  # else saved as if it were a setting
+        tokenizer.init_kwargs.pop(how_loaded, None)
+    return model, tokenizer
+
+
+def save(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
+    """Write weights, configuration and tokenizer; equal policies give equal bytes."""
+    _hide_bars()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _hide_bars() -> None:
+    """No bars over reading and writing weights: progress is told by whoever called the stage."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+
+
+def _unreadable(folder: Path, error: Exception) -> ToprError:
+    return ToprError(
+        f"the policy folder {folder} cannot be read ({error}); a causal language model in Hugging "
+        "Face format with safetensors weights and a tokenizer is wanted"
+    )

@@ -1,0 +1,202 @@
+"""`topr`: materialise what is missing or stale, and say how things stand."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from topr_pipeline.display import err, out, show_failures, show_frame, show_outcome, show_plan
+from topr_pipeline.errors import ToprError
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+    from topr_pipeline.components.plan import Planned
+    from topr_pipeline.components.project import Project
+    from topr_pipeline.components.topr_experiment import TOPRExperiment
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
+)
+Names = Annotated[list[str] | None, typer.Argument(metavar="[EXPERIMENT]...")]
+
+
+@contextmanager
+def _user_errors() -> Generator[None]:
+    try:
+        yield
+    except ToprError as error:
+        err.print("[red]error:[/red]", str(error))
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        err.print("Interrupted. What was finished is kept; run the same command to go on.")
+        raise typer.Exit(130) from None
+
+
+def _load() -> Project:
+    from topr_pipeline.components.project import load_project
+
+    return load_project()
+
+
+@app.command()
+def run(
+    experiment: Names = None,
+    through: Annotated[
+        int | None, typer.Option(min=0, help="Stop after this iteration.", metavar="K")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run.")] = False,
+    force: Annotated[
+        list[str] | None,
+        typer.Option(help="Make this asset again, e.g. iter_01/mix.", metavar="ASSET"),
+    ] = None,
+) -> None:
+    """Materialise what is missing or stale, and nothing else, in one Dagster run."""
+    with _user_errors():
+        project = _load()
+        worked = [
+            _run_one(project, chosen, through, dry_run, force or [])
+            for chosen in project.chosen(experiment)
+        ]
+        if not all(worked):
+            raise typer.Exit(1)
+
+
+def _run_one(
+    project: Project,
+    chosen: TOPRExperiment,
+    through: int | None,
+    dry_run: bool,
+    force: list[str],
+) -> bool:
+    from topr_pipeline.components.launch import launch, project_instance
+    from topr_pipeline.components.stages import check_inputs
+
+    forced = [_asset(said, chosen) for said in force]
+    check_inputs(chosen.experiment, chosen.root)
+    with project_instance(project.root) as instance:
+        before = _planned(project, chosen, instance, forced, through)
+        wanted = [p for p in before if p.state != "fresh"]
+        if dry_run:
+            show_plan(before)
+            return True
+        if not wanted:
+            out.print(f"{chosen.name}: all {len(before)} assets are fresh, nothing to run.")
+            _show_report(project, chosen)
+            return True
+        out.print(f"{chosen.name}: {len(wanted)} of {len(before)} assets to make")
+        started = time.monotonic()
+        launched = launch(
+            project.definitions,
+            chosen.name,
+            instance,
+            chosen.nodes(),
+            project.data,
+            wanted,
+            forced,
+        )
+        after = _planned(project, chosen, instance, through=through)
+    show_outcome(before, after, launched)
+    out.print(f"{time.monotonic() - started:.0f} s in all")
+    failed = show_failures(after, launched.failures)
+    if not failed:
+        _show_report(project, chosen)
+    return launched.success and not failed
+
+
+@app.command()
+def status(
+    experiment: Names = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per asset.")] = False,
+) -> None:
+    """Say of every asset whether it is fresh, missing or stale, and why."""
+    from topr_pipeline.components.launch import project_instance
+
+    with _user_errors():
+        project = _load()
+        names = experiment or list(project.experiments)
+        with project_instance(project.root) as instance:
+            for chosen in project.chosen(names):
+                planned = _planned(project, chosen, instance)
+                if as_json:
+                    for p in planned:
+                        typer.echo(json.dumps(_as_json(p)))
+                else:
+                    show_plan(planned)
+
+
+@app.command()
+def report(experiment: Annotated[str, typer.Argument()]) -> None:
+    """Print the score table of an experiment's report and say where its files are."""
+    with _user_errors():
+        project = _load()
+        (chosen,) = project.chosen([experiment])
+        if not _show_report(project, chosen):
+            raise ToprError(f"{chosen.name}/report was not made yet; run `topr run {chosen.name}`")
+
+
+def _show_report(project: Project, chosen: TOPRExperiment) -> bool:
+    import polars as pl
+
+    from topr_pipeline.evals import score_table
+
+    folder = project.data / chosen.name / "report"
+    if not (folder / "scores.parquet").exists():
+        return False
+    scores = pl.read_parquet(folder / "scores.parquet")
+    show_frame(score_table({k: frame for (k,), frame in scores.group_by("iteration")}))
+    out.print(f"Report: {_short(folder / 'report.md')}")
+    out.print(f"Learning curve: {_short(folder / 'learning_curve.png')}")
+    out.print("UI: `make dev`, then http://127.0.0.1:3000")
+    return True
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _planned(
+    project: Project,
+    chosen: TOPRExperiment,
+    instance: dg.DagsterInstance,
+    forced: Sequence[str] = (),
+    through: int | None = None,
+) -> list[Planned]:
+    from topr_pipeline.components.launch import recorded_version
+    from topr_pipeline.components.plan import plan
+
+    planned = plan(
+        chosen.nodes(), project.data, lambda key: recorded_version(instance, key), forced
+    )
+    if through is None or through >= chosen.experiment.iterations:
+        return planned
+    return [p for p in planned if p.node.stage != "report" and (p.node.iteration or 0) <= through]
+
+
+def _asset(said: str, chosen: TOPRExperiment) -> str:
+    nodes = chosen.nodes()
+    for key in (said, f"{chosen.name}/{said}"):
+        if key in nodes:
+            return key
+    near = get_close_matches(said, [k.partition("/")[2] for k in nodes], 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ToprError(f"--force {said}: {chosen.name} has no such asset{hint}")
+
+
+def _as_json(planned: Planned) -> dict[str, object]:
+    manifest = planned.manifest
+    return {
+        "asset": planned.key,
+        "state": planned.state,
+        "reason": planned.reason,
+        "seconds": manifest.seconds if manifest else None,
+        "headline": manifest.headline if manifest else None,
+        "data_version": manifest.data_version if manifest else None,
+    }

@@ -1,0 +1,186 @@
+"""What to show of an artifact, read from the artifact itself: figures, previews, plots, checks.
+
+Values are plain: numbers, strings, a polars frame (a table) or PNG bytes (a picture). The Dagster
+layer and the command line each show them in their own way.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from topr_pipeline import mixes, rewards
+from topr_pipeline.checks import Check
+from topr_pipeline.components.graph import CHECKS, Node
+from topr_pipeline.components.stages import MIX_FIGURES, training_log_path
+from topr_pipeline.evals import reward_histogram, training_curve
+from topr_pipeline.experiment import Experiment
+from topr_pipeline.tables import (
+    EVAL_SCORES,
+    MIX,
+    OUTCOMES,
+    PROMPTS,
+    REWARDS,
+    SOLUTIONS,
+    TRAINING_LOG,
+)
+
+Value = int | float | str | bytes | pl.DataFrame
+EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """`headline` is the one figure for a table of all artifacts, such as `pass@1 0.67`."""
+
+    headline: str
+    metadata: Mapping[str, Value]
+    checks: list[Check] = field(default_factory=list)
+
+
+Figures = Mapping[str, Any]
+
+
+def inspect(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
+    """What to show of the artifact of `node`; `figures` are those that its maker returned."""
+    found = _INSPECTORS[node.stage](node, experiment, data, figures)
+    assert tuple(c.name for c in found.checks) == CHECKS.get(node.stage, ()), node.key
+    return found
+
+
+def _prompts(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
+    table = PROMPTS.read(node.path(data))
+    preview = table.select("prompt", "gold", "source").head(EXAMPLES)
+    return Inspection(f"{table.height} prompts", {"rows": table.height, "preview": preview})
+
+
+def _base_policy(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
+    return Inspection(*_checkpoint_metadata(node, data))
+
+
+def _checkpoint(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
+    headline, metadata = _checkpoint_metadata(node, data)
+    log = TRAINING_LOG.read(training_log_path(node, data))
+    ratio = figures["mean_clipped_ratio"]
+    metadata |= {} if ratio is None else {"mean_clipped_ratio": ratio}
+    finite = log.select(pl.col("loss", "grad_norm").is_finite().all()).row(0)
+    said = f"loss and gradient norm of {log.height} steps are {'' if all(finite) else 'not '}finite"
+    checks = [
+        Check("finite", all(finite), said, {"steps": log.height}),
+        _behaviour_logprobs(ratio, experiment.training.ratio_limits),
+    ]
+    return Inspection(headline, metadata, checks)
+
+
+def _behaviour_logprobs(ratio: float | None, limits: tuple[float, float]) -> Check:
+    if ratio is None:
+        said = "not compared: the objective does not read mu, or no sample is of this iteration"
+        return Check("behaviour_logprobs", True, said, {})
+    said = (
+        f"mean clipped ratio {ratio:.4f} on the first batch before training; "
+        f"training.ratio_limits accepts {list(limits)}"
+    )
+    within = limits[0] <= ratio <= limits[1]
+    return Check("behaviour_logprobs", within, said, {"mean_clipped_ratio": ratio})
+
+
+def _checkpoint_metadata(node: Node, data: Path) -> tuple[str, dict[str, Value]]:
+    from topr_pipeline.checkpoints.folders import describe
+
+    metadata: dict[str, Value] = dict(describe(node.path(data)))
+    path = training_log_path(node, data)
+    if not path.exists():
+        return f"{metadata['parameters']:,} parameters", metadata
+    log = TRAINING_LOG.read(path)
+    last = log.row(-1, named=True)
+    metadata |= {"steps": log.height, "loss": last["loss"], "training": training_curve(log)}
+    return f"{log.height} steps, loss {last['loss']:.3f}", metadata
+
+
+def _solutions(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
+    table = SOLUTIONS.read(node.path(data))
+    lengths = table["token_ids"].list.len()
+    truncated = table.filter(finish_reason="length").height / max(table.height, 1)
+    metadata: dict[str, Value] = {
+        "rows": table.height,
+        "tokens": int(lengths.sum()),
+        "mean_tokens": float(lengths.mean() or 0),
+        "truncated_share": truncated,
+        "reused_share": figures["reused"] / max(table.height, 1),
+        "examples": table.select("prompt_id", "text", "logprob", "finish_reason").head(EXAMPLES),
+    }
+    if figures["sampling_s"] > 0:
+        metadata["tokens_per_s"] = figures["tokens"] / figures["sampling_s"]
+    return Inspection(f"{table.height} samples", metadata)
+
+
+def _rewards(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
+    table = REWARDS.read(node.path(data))
+    counts = dict(table["outcome"].value_counts().iter_rows())
+    shares: dict[str, Value] = {o: counts.get(o, 0) / max(table.height, 1) for o in OUTCOMES}
+    examples = table.group_by("outcome", maintain_order=True).head(2)
+    return Inspection(
+        f"correct {shares['correct']:.3f}",
+        {
+            "rows": table.height,
+            **shares,
+            "solve_rates": reward_histogram(table),
+            "examples": examples.select("prompt_id", "sample_index", "outcome", "answer", "reward"),
+        },
+        rewards.checks(table, experiment.rewards),
+    )
+
+
+def _mix(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
+    table = MIX.read(node.path(data))
+    waterfall = pl.DataFrame(figures["waterfall"], schema=["step", "rows"], orient="row")
+    shares = {key: figures[key] for key in MIX_FIGURES[1:]}
+    preview = table.select("prompt_id", "sample_index", "reward", "advantage", "logprob")
+    return Inspection(
+        f"{table.height} samples, p {shares['positive_share']:.3f}",
+        {
+            "rows": table.height,
+            **shares,
+            "waterfall": waterfall,
+            "preview": preview.head(EXAMPLES),
+        },
+        mixes.checks(table, experiment.mix),
+    )
+
+
+def _eval_scores(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
+    scores = EVAL_SCORES.read(node.path(data) / "scores.parquet")
+    values = {metric: value for metric, value in scores.select("metric", "value").iter_rows()}
+    return Inspection(
+        f"pass@1 {values['pass@1']:.3f}",
+        {**values, "scores": scores, "tokens": figures["tokens"]},
+    )
+
+
+def _report(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
+    folder = node.path(data)
+    table = pl.read_parquet(folder / "scores.parquet")
+    first, last = table.filter(metric="pass@1").sort("iteration")["value"].gather([0, -1])
+    return Inspection(
+        f"pass@1 {first:.3f} -> {last:.3f}",
+        {
+            "report": str(folder / "report.md"),
+            "learning_curve": (folder / "learning_curve.png").read_bytes(),
+            "scores": table,
+        },
+    )
+
+
+_INSPECTORS: Mapping[str, Callable[[Node, Experiment, Path, Figures], Inspection]] = {
+    "prompts": _prompts,
+    "eval_prompts": _prompts,
+    "base_policy": _base_policy,
+    "solutions": _solutions,
+    "rewards": _rewards,
+    "mix": _mix,
+    "checkpoint": _checkpoint,
+    "eval_scores": _eval_scores,
+    "report": _report,
+}

@@ -1,0 +1,75 @@
+"""Which artifacts are missing or stale, and what a run would therefore launch."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from topr_pipeline.components.graph import Node
+from topr_pipeline.components.manifest import Manifest, read_manifest
+
+State = Literal["fresh", "missing", "stale", "downstream", "forced"]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One artifact's state and, unless it is fresh, the reason in a few words."""
+
+    node: Node
+    state: State
+    reason: str = ""
+    manifest: Manifest | None = None
+
+    @property
+    def key(self) -> str:
+        """The artifact's key."""
+        return self.node.key
+
+
+def plan(
+    nodes: Mapping[str, Node],
+    data: Path,
+    recorded: Callable[[str], str | None] | None = None,
+    forced: Iterable[str] = (),
+) -> list[Planned]:
+    """The state of every artifact in `nodes` (parents before children).
+
+    An artifact is fresh when it is on disk, was made by the present code version from the present
+    versions of its parents, and all of those are fresh. `recorded(key)` gives the data version that
+    the Dagster instance knows; an artifact that it does not know is stale too (its step will find
+    that nothing is to be done, and record it). `forced` keys are made again whatever their state.
+    """
+    planned: dict[str, Planned] = {}
+    for key, node in nodes.items():
+        manifest = read_manifest(node.manifest_path(data))
+        state, reason = _own_state(node, manifest, data, planned)
+        if state == "fresh" and manifest and recorded and recorded(key) != manifest.data_version:
+            state, reason = "stale", "not recorded in this Dagster instance"
+        if key in forced:
+            state, reason = "forced", "asked for"
+        elif state == "fresh":
+            waiting = [p for p in node.parents if p in planned and planned[p].state != "fresh"]
+            if waiting:
+                state, reason = "downstream", f"of {waiting[0]}"
+        planned[key] = Planned(node, state, reason, manifest)
+    return list(planned.values())
+
+
+def _own_state(
+    node: Node, manifest: Manifest | None, data: Path, planned: Mapping[str, Planned]
+) -> tuple[State, str]:
+    if not node.path(data).exists():
+        return "missing", "never made" if manifest is None else "deleted"
+    if manifest is None:
+        return "missing", "not finished"
+    if manifest.failed_checks:
+        return "stale", f"check failed: {', '.join(manifest.failed_checks)}"
+    if manifest.code_version != node.code_version:
+        return "stale", "its configuration or code changed"
+    for parent in node.parents:
+        known = planned[parent].manifest if parent in planned else None
+        if known and manifest.inputs.get(parent) != known.data_version:
+            return "stale", f"{parent} changed"
+    if set(manifest.inputs) != set(node.parents):
+        return "stale", "its inputs are others now"
+    return "fresh", ""

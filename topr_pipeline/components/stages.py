@@ -1,0 +1,242 @@
+"""How each artifact is made: what its stage reads, calls and writes.
+
+A maker writes its artifact to `work.out` (a temporary name) and returns figures, small JSON values
+that are kept in the manifest. It knows paths and specs; the rooms know neither.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from topr_pipeline import mixes, prompts, rewards, solutions
+from topr_pipeline.components.graph import Node
+from topr_pipeline.components.manifest import read_manifest
+from topr_pipeline.components.models import Models
+from topr_pipeline.errors import ToprError
+from topr_pipeline.evals import score, write_report
+from topr_pipeline.experiment import Experiment, FolderPolicy, Sampling, fingerprint
+from topr_pipeline.progress import Progress
+from topr_pipeline.tables import EVAL_SCORES, MIX, PROMPTS, REWARDS, SOLUTIONS, TRAINING_LOG, remove
+
+
+@dataclass(frozen=True)
+class Work:
+    """Everything that a maker gets."""
+
+    node: Node
+    nodes: Mapping[str, Node]
+    experiment: Experiment
+    root: Path
+    data: Path
+    out: Path
+    inputs: Mapping[str, str]
+    models: Models
+    progress: Progress
+
+    def input(self, stage: str) -> Node:
+        """The one parent of that stage; `checkpoint` is the base policy's too."""
+        wanted = {"checkpoint": {"checkpoint", "base_policy"}}.get(stage, {stage})
+        (found,) = [p for p in self._parents if p.stage in wanted]
+        return found
+
+    def inputs_of(self, stage: str) -> list[Node]:
+        """All parents of that stage, in order."""
+        return [p for p in self._parents if p.stage == stage]
+
+    def path(self, stage: str) -> Path:
+        """The artifact of the one parent of that stage."""
+        return self.input(stage).path(self.data)
+
+    @property
+    def store(self) -> Path:
+        """Where the experiment's finished samples lie, by fingerprint."""
+        return self.data / self.node.key.split("/")[0] / "samples"
+
+    @property
+    def _parents(self) -> list[Node]:
+        return [self.nodes[key] for key in self.node.parents]
+
+    def seed(self, what: str) -> int:
+        """A seed of its own for each use, derived from the experiment's."""
+        return int(fingerprint(what, self.experiment.seed), 16) % 2**31
+
+
+Figures = dict[str, Any]
+
+
+def check_inputs(experiment: Experiment, root: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Load both prompt sets and find what is wrong before any model is loaded.
+
+    Returns (prompts, eval_prompts). Raises ToprError for a missing or unusable file, an empty set,
+    eval prompts among the training prompts, or a policy folder that is not there.
+    """
+    train = prompts.load_prompts(experiment.prompts, root, experiment.seed, "prompts")
+    held_out = prompts.load_prompts(experiment.eval_prompts, root, experiment.seed, "eval_prompts")
+    prompts.check_overlap(train, held_out)
+    policy = experiment.policy
+    if isinstance(policy, FolderPolicy) and not (root / policy.path / "config.json").is_file():
+        raise ToprError(
+            f"policy.path: {root / policy.path} holds no config.json; "
+            "a folder in Hugging Face format is wanted"
+        )
+    return train, held_out
+
+
+def make_prompts(work: Work) -> Figures:
+    """Load the training prompts."""
+    train, _ = check_inputs(work.experiment, work.root)
+    PROMPTS.write(train, work.out)
+    return {}
+
+
+def make_eval_prompts(work: Work) -> Figures:
+    """Load the held-out prompts."""
+    _, held_out = check_inputs(work.experiment, work.root)
+    PROMPTS.write(held_out, work.out)
+    return {}
+
+
+def make_base_policy(work: Work) -> Figures:
+    """Prepare the base policy, after the prompts are known to be sound."""
+    check_inputs(work.experiment, work.root)
+    policy = work.experiment.policy
+    if isinstance(policy, FolderPolicy):
+        policy = policy.model_copy(update={"path": str(work.root / policy.path)})
+    log = work.models.base_policy(policy, work.out, work.seed("base_policy"), work.progress)
+    _write_log(work, log)
+    return {}
+
+
+def _write_log(work: Work, log: pl.DataFrame | None) -> None:
+    path = training_log_path(work.node, work.data)
+    if log is None:
+        remove(path)
+    else:
+        TRAINING_LOG.write(log, path)
+
+
+def training_log_path(node: Node, data: Path) -> Path:
+    """The training log of a checkpoint, beside it: it holds timings, which its hash must not."""
+    return node.path(data).with_name("training_log.parquet")
+
+
+def make_solutions(work: Work) -> Figures:
+    """Sample the iteration's prompts from the previous checkpoint."""
+    sampling, iteration = work.experiment.sampling, work.node.iteration or 0
+    chosen = prompts.for_iteration(
+        PROMPTS.read(work.path("prompts")),
+        sampling.prompts_per_iteration,
+        iteration,
+        work.experiment.seed,
+    )
+    sampled = _sample(work, chosen, sampling, f"solutions {iteration}")
+    SOLUTIONS.write(sampled.frame, work.out)
+    return _cost(sampled)
+
+
+def _sample(work: Work, chosen: pl.DataFrame, sampling: Sampling, use: str) -> solutions.Sampled:
+    policy = work.input("checkpoint")
+    return solutions.sample(
+        chosen,
+        sampling,
+        work.models.engine(sampling),
+        policy.path(work.data),
+        work.inputs[policy.key],
+        work.store,
+        work.seed(use),
+        work.progress,
+    )
+
+
+def _cost(sampled: solutions.Sampled) -> Figures:
+    return {"reused": sampled.reused, "tokens": sampled.tokens, "sampling_s": sampled.seconds}
+
+
+def make_rewards(work: Work) -> Figures:
+    """Verify the iteration's solutions."""
+    table = rewards.verify(
+        SOLUTIONS.read(work.path("solutions")),
+        PROMPTS.read(work.path("prompts")),
+        work.experiment.rewards,
+    )
+    REWARDS.write(table, work.out)
+    return {}
+
+
+def make_mix(work: Work) -> Figures:
+    """Curate what is trained on."""
+    curated = mixes.curate(
+        SOLUTIONS.read(work.path("solutions")),
+        REWARDS.read(work.path("rewards")),
+        work.experiment.mix,
+        work.node.iteration or 0,
+    )
+    MIX.write(curated.frame, work.out)
+    shares = {key: getattr(curated, key) for key in MIX_FIGURES[1:]}
+    return {"rows": curated.frame.height, **shares, "waterfall": list(curated.waterfall)}
+
+
+def make_checkpoint(work: Work) -> Figures:
+    """Train the previous checkpoint on the mix."""
+    trained = work.models.train(
+        MIX.read(work.path("mix")),
+        work.path("checkpoint"),
+        work.out,
+        work.experiment.training,
+        work.seed(f"training {work.node.iteration}"),
+        work.progress,
+    )
+    _write_log(work, trained.log)
+    return {"mean_clipped_ratio": trained.mean_clipped_ratio}
+
+
+def make_eval_scores(work: Work) -> Figures:
+    """Sample and verify the held-out prompts, and score them."""
+    experiment = work.experiment
+    held_out = PROMPTS.read(work.path("eval_prompts"))
+    sampling = experiment.evaluation.sampling(experiment.sampling)
+    sampled = _sample(work, held_out, sampling, "evaluation")
+    verified = rewards.verify(sampled.frame, held_out, experiment.rewards)
+    scores = score(verified, sampled.frame, experiment.evaluation, work.seed("bootstrap"))
+    SOLUTIONS.write(sampled.frame, work.out / "solutions.parquet")
+    REWARDS.write(verified, work.out / "rewards.parquet")
+    EVAL_SCORES.write(scores, work.out / "scores.parquet")
+    return _cost(sampled)
+
+
+def make_report(work: Work) -> Figures:
+    """Draw the learning curve and write the table over all iterations."""
+    write_report(
+        work.out,
+        work.node.key.split("/")[0],
+        {
+            n.iteration or 0: EVAL_SCORES.read(n.path(work.data) / "scores.parquet")
+            for n in work.inputs_of("eval_scores")
+        },
+        {n.iteration or 0: _mix_figures(n, work.data) for n in work.inputs_of("mix")},
+    )
+    return {}
+
+
+def _mix_figures(node: Node, data: Path) -> dict[str, float]:
+    manifest = read_manifest(node.manifest_path(data))
+    figures = manifest.figures if manifest else {}
+    return {key: figures[key] for key in MIX_FIGURES}
+
+
+MIX_FIGURES = ("rows", "baseline", "positive_share", "effective_positive_share")
+
+MAKERS: Mapping[str, Callable[[Work], Figures]] = {
+    "prompts": make_prompts,
+    "eval_prompts": make_eval_prompts,
+    "base_policy": make_base_policy,
+    "solutions": make_solutions,
+    "rewards": make_rewards,
+    "mix": make_mix,
+    "checkpoint": make_checkpoint,
+    "eval_scores": make_eval_scores,
+    "report": make_report,
+}

@@ -1,0 +1,208 @@
+"""The Dagster component: one YAML file unrolled into assets, checks and a job."""
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import dagster as dg
+import polars as pl
+from pydantic import BaseModel
+
+from topr_pipeline.components.graph import CHECKS, Node, unroll
+from topr_pipeline.components.inspection import Value
+from topr_pipeline.components.step import Made, Place, make
+from topr_pipeline.errors import ToprError
+from topr_pipeline.experiment import Experiment
+from topr_pipeline.tables import EVAL_SCORES, MIX, PROMPTS, REWARDS, SOLUTIONS, Table
+
+EXPERIMENT_TAG = "topr/experiment"
+FORCE_TAG = "topr/force"
+"""Run tag: comma-separated asset keys that are made again even when nothing changed."""
+
+DESCRIPTIONS: Mapping[str, str] = {
+    "prompts": "Problems that the policy is trained on, with their right answers.",
+    "eval_prompts": "Held-out problems, none of them among the training prompts.",
+    "base_policy": "The base policy, in Hugging Face format.",
+    "solutions": "Sampled solutions with the behaviour policy's log-probs (mu).",
+    "rewards": "Verified outcome and reward of each solution.",
+    "mix": "The curated training set: which samples, with which advantage R - c.",
+    "checkpoint": "The policy after one pass of TOPR over the mix.",
+    "eval_scores": "pass@1, pass@k, maj@k and more on the held-out prompts, with intervals.",
+    "report": "Learning curve and table over all iterations.",
+}
+KINDS: Mapping[str, set[str]] = {
+    "prompts": {"polars", "parquet"},
+    "eval_prompts": {"polars", "parquet"},
+    "base_policy": {"huggingface", "pytorch"},
+    "solutions": {"huggingface", "parquet"},
+    "rewards": {"polars", "parquet"},
+    "mix": {"polars", "parquet"},
+    "checkpoint": {"huggingface", "pytorch"},
+    "eval_scores": {"huggingface", "parquet"},
+    "report": {"matplotlib"},
+}
+TABLES: Mapping[str, Table] = {
+    "prompts": PROMPTS,
+    "eval_prompts": PROMPTS,
+    "solutions": SOLUTIONS,
+    "rewards": REWARDS,
+    "mix": MIX,
+    "eval_scores": EVAL_SCORES,
+}
+ACCELERATOR_STAGES = frozenset({"base_policy", "solutions", "checkpoint", "eval_scores"})
+
+
+class TOPRExperiment(dg.Component):
+    """An experiment: prompts, then per iteration solutions, rewards, mix, checkpoint, scores.
+
+    The YAML's `attributes` are `topr_pipeline.experiment.Experiment`; the folder's name is the
+    experiment's.
+    """
+
+    def __init__(self, name: str, experiment: Experiment, root: Path):
+        self.name, self.experiment, self.root = name, experiment, root
+
+    @classmethod
+    def get_model_cls(cls) -> type[BaseModel]:
+        """The schema of `attributes`."""
+        return Experiment
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
+        """Resolve templates such as `{{ env.NAME }}` and name the experiment after its folder."""
+        assert attributes is not None
+        said = attributes.model_dump(exclude_unset=True)
+        resolved = context.resolution_context.resolve_value(said, as_type=dict)
+        return cls(
+            context.path.name, Experiment.model_validate(resolved), Path(context.project_root)
+        )
+
+    def nodes(self) -> dict[str, Node]:
+        """The experiment's artifacts by key, parents before children."""
+        return unroll(self.name, self.experiment, self.root)
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The experiment's assets with their checks, and a job of its name."""
+        return experiment_definitions(self.name, self.experiment, self.root)
+
+
+def experiment_definitions(name: str, experiment: Experiment, root: Path) -> dg.Definitions:
+    """Assets, checks and job of one experiment; needs the resources `models` and `data`.
+
+    `root` is the folder that relative paths in the experiment start from.
+    """
+    nodes = unroll(name, experiment, root)
+    assets = [_asset(node, nodes, experiment, root) for node in nodes.values()]
+    job = dg.define_asset_job(
+        name,
+        selection=dg.AssetSelection.assets(*assets),
+        description=experiment.description or None,
+        tags={EXPERIMENT_TAG: name},
+    )
+    return dg.Definitions(assets=assets, jobs=[job])
+
+
+def asset_key(key: str) -> dg.AssetKey:
+    """Dagster's form of `<experiment>/iter_01/mix`."""
+    return dg.AssetKey(key.split("/"))
+
+
+def _asset(
+    node: Node, nodes: Mapping[str, Node], experiment: Experiment, root: Path
+) -> dg.AssetsDefinition:
+    key = asset_key(node.key)
+    name = key.path[0]
+    group = f"iter_{node.iteration or 0:02d}" if node.stage != "report" else "report"
+
+    @dg.asset(
+        key=key,
+        deps=[asset_key(parent) for parent in node.parents],
+        code_version=node.code_version,
+        description=DESCRIPTIONS[node.stage],
+        group_name=f"{name}_{group}",
+        kinds=KINDS[node.stage],
+        owners=list(experiment.owners) or None,
+        tags={"topr/stage": node.stage, **experiment.tags},
+        metadata=_static_metadata(node.stage),
+        check_specs=[
+            dg.AssetCheckSpec(check, asset=key, blocking=True)
+            for check in CHECKS.get(node.stage, ())
+        ],
+        required_resource_keys={"models", "data"},
+        pool="accelerator" if node.stage in ACCELERATOR_STAGES else None,
+        # Prompts first: what is wrong with them is said before a model is loaded.
+        op_tags={"dagster/priority": "1"} if "prompts" in node.stage else None,
+    )
+    def materialise(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        place = Place(root, Path(context.resources.data))
+        forced = context.run.tags.get(FORCE_TAG, "").split(",")
+        try:
+            made = make(
+                node,
+                nodes,
+                experiment,
+                place,
+                context.resources.models,
+                context.log.info,
+                node.key in forced,
+            )
+        except ToprError as error:
+            raise dg.Failure(str(error), allow_retries=False) from None
+        return _result(key, made)
+
+    return materialise
+
+
+def _result(key: dg.AssetKey, made: Made) -> dg.MaterializeResult:
+    inspection = made.inspection
+    metadata = {name: _metadata_value(value) for name, value in inspection.metadata.items()}
+    if "rows" in metadata:
+        metadata["dagster/row_count"] = metadata.pop("rows")
+    return dg.MaterializeResult(
+        metadata={
+            **metadata,
+            "seconds": made.manifest.seconds,
+            "reused": made.reused,
+            "headline": inspection.headline,
+        },
+        data_version=dg.DataVersion(made.manifest.data_version),
+        check_results=[
+            dg.AssetCheckResult(
+                passed=check.passed,
+                check_name=check.name,
+                asset_key=key,
+                description=check.message,
+                metadata=dict(check.figures),
+            )
+            for check in inspection.checks
+        ],
+    )
+
+
+def _static_metadata(stage: str) -> dict[str, Any]:
+    if stage not in TABLES:
+        return {}
+    columns = [
+        dg.TableColumn(name, str(dtype), description)
+        for name, (dtype, description) in TABLES[stage].columns.items()
+    ]
+    return {"dagster/column_schema": dg.TableSchema(columns=columns)}
+
+
+def _metadata_value(value: Value) -> Any:
+    match value:
+        case bytes():
+            encoded = base64.b64encode(value).decode()
+            return dg.MetadataValue.md(f"![plot](data:image/png;base64,{encoded})")
+        case pl.DataFrame():
+            return dg.MetadataValue.table([dg.TableRecord(_plain(r)) for r in value.to_dicts()])
+        case _:
+            return value
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
+    return {
+        name: value if isinstance(value, str | int | float | bool) else str(value)
+        for name, value in row.items()
+    }

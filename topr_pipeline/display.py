@@ -1,0 +1,88 @@
+"""The tables that `topr` prints."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from topr_pipeline.components.launch import Launched
+    from topr_pipeline.components.plan import Planned
+
+out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+
+COLOURS = {
+    "fresh": "green",
+    "made": "green",
+    "unchanged": "cyan",
+    "failed": "red",
+    "check failed": "red",
+    "blocked": "yellow",
+}
+
+
+def show_plan(planned: "Sequence[Planned]") -> None:
+    """Every asset's state and why."""
+    table = Table("asset", "state", "why", "seconds", "figure", box=None, header_style="bold")
+    for p in planned:
+        seconds, headline = _known(p)
+        table.add_row(p.key, _coloured(p.state), p.reason, seconds, headline)
+    out.print(table)
+
+
+def show_outcome(
+    before: "Sequence[Planned]", after: "Sequence[Planned]", launched: "Launched"
+) -> None:
+    """What a run did with each asset: the closing table."""
+    table = Table("asset", "state", "seconds", "figure", box=None, header_style="bold")
+    for old, new in zip(before, after, strict=True):
+        state = _outcome(old, new, launched)
+        seconds, headline = _known(new)
+        if state not in ("made", "check failed"):
+            seconds = ""
+        table.add_row(new.key, _coloured(state), seconds, headline)
+    out.print(table)
+
+
+def _outcome(old: "Planned", new: "Planned", launched: "Launched") -> str:
+    if new.key in launched.failures:
+        return "failed"
+    if new.key not in launched.executed:
+        return "fresh" if old.state == "fresh" else "blocked"
+    if new.manifest and new.manifest.failed_checks:
+        return "check failed"
+    return "unchanged" if old.manifest == new.manifest else "made"
+
+
+def show_failures(after: "Sequence[Planned]", failures: Mapping[str, str]) -> bool:
+    """Each error once, with its asset; whether there was any."""
+    said = set()
+    for key, message in failures.items():
+        if message not in said:
+            err.print(f"[red]{key} failed:[/red]", message.strip(), markup=True)
+        said.add(message)
+    for p in after:
+        for name, message in (p.manifest.failed_checks if p.manifest else {}).items():
+            err.print(f"[red]{p.key}, check {name} failed:[/red]", message)
+            said.add(message)
+    return bool(said)
+
+
+def show_frame(frame: pl.DataFrame) -> None:
+    """A polars frame as a table."""
+    table = Table(*frame.columns, box=None, header_style="bold")
+    for row in frame.iter_rows():
+        table.add_row(*("" if v is None else str(v) for v in row))
+    out.print(table)
+
+
+def _known(planned: "Planned") -> tuple[str, str]:
+    manifest = planned.manifest
+    return (f"{manifest.seconds:.1f}", manifest.headline) if manifest else ("", "")
+
+
+def _coloured(state: str) -> str:
+    colour = COLOURS.get(state, "yellow")
+    return f"[{colour}]{state}[/{colour}]"

@@ -1,0 +1,22 @@
+"""Evals: from rewarded solutions of eval prompts to scores, and from scores to a report.
+
+In: `rewards` and `solutions` tables of the eval prompts and the `evaluation` section.
+Out: an `eval_scores` table with bootstrap intervals; a report folder; plots as PNG bytes.
+May fail: ToprError for rewards that do not fit the solutions, for an eval without a verifiable
+sample, and for a k that no prompt has samples enough for.
+"""
+
+from topr_pipeline.evals.metrics import score
+from topr_pipeline.evals.plots import learning_curve, reward_histogram, training_curve
+from topr_pipeline.evals.report import all_scores, markdown_table, score_table, write_report
+
+__all__ = [
+    "all_scores",
+    "learning_curve",
+    "markdown_table",
+    "reward_histogram",
+    "score",
+    "score_table",
+    "training_curve",
+    "write_report",
+]

@@ -1,0 +1,393 @@
+"""The YAML schema of an experiment: one typed model per stage, and their fingerprints.
+
+An experiment is one `assets/<name>/defs.yaml`; the names here are its keys. Unknown keys and values
+out of range are errors. A fingerprint is the hash of just the sections that a stage reads, so that
+editing one key makes stale what depends on it and nothing else.
+"""
+
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, InitErrorDetails
+
+OPERATIONAL: dict[str, Any] = {"operational": True}
+"""Marks a field that says how, not what, to compute: it is left out of every fingerprint."""
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not true or false")
+    return value
+
+
+_Int = Annotated[int, BeforeValidator(_no_bool)]
+_Float = Annotated[float, BeforeValidator(_no_bool)]
+Positive = Annotated[_Int, Field(ge=1)]
+Natural = Annotated[_Int, Field(ge=0)]
+PositiveFloat = Annotated[_Float, Field(gt=0)]
+Share = Annotated[_Float, Field(ge=0, le=1)]
+OpenShare = Annotated[_Float, Field(gt=0, lt=1)]
+
+
+def _dotted_path(value: str) -> str:
+    module, _, function = value.removeprefix("python:").strip().partition(":")
+    parts = [*module.split("."), function]
+    if not all(part.isidentifier() for part in parts):
+        raise ValueError(f"{value!r} is neither a known name nor 'python: package.module:function'")
+    return f"python:{module}:{function}"
+
+
+DottedPath = Annotated[str, Field(pattern=r"^python:"), AfterValidator(_dotted_path)]
+"""`python: package.module:function`, the user's own implementation."""
+
+
+class Section(BaseModel):
+    """Base of every section: frozen, finite numbers, unknown keys refused with what is accepted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain_unknown_keys(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(value)
+        except ValidationError as error:
+            raise ValidationError.from_exception_data(
+                error.title, [cls._explained(detail, value) for detail in error.errors()]
+            ) from None
+
+    @classmethod
+    def _explained(cls, detail: ErrorDetails, value: Any) -> InitErrorDetails:
+        loc = _without_union_tags(detail["loc"], value)
+        if detail["type"] != "extra_forbidden" or len(loc) != 1:
+            return cast(InitErrorDetails, {**detail, "loc": loc})
+        key = str(loc[0])
+        near = difflib.get_close_matches(key, cls.model_fields, 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        message = f"unknown key {key!r}{hint}; accepted: {', '.join(cls.model_fields)}"
+        return InitErrorDetails(
+            type="value_error",
+            loc=loc,
+            input=detail["input"],
+            ctx={"error": ValueError(message)},
+        )
+
+
+def _without_union_tags(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ...]:
+    """`loc` as the path of keys in the YAML: pydantic adds the tag of a discriminated union."""
+    path: list[int | str] = []
+    for part in loc:
+        if isinstance(value, Mapping):
+            if part not in value and part in value.values():
+                continue
+            value = value.get(part)
+        elif isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        path.append(part)
+    return tuple(path)
+
+
+# ------------------------------------------------------------------------------------- policy
+
+
+class TinyPolicy(Section):
+    """A small Llama-architecture model, pre-trained on noisy demonstrations of `word_problems`."""
+
+    source: Literal["tiny"]
+    hidden_size: Positive = 96
+    layers: Positive = 2
+    heads: Positive = 4
+    feed_forward: Positive = 256
+    pretrain_steps: Natural = 450
+    batch_size: Positive = 64
+    learning_rate: PositiveFloat = 4e-3
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(
+                f"hidden_size {self.hidden_size} must be a multiple of 2 x heads ({2 * self.heads})"
+            )
+        return self
+
+
+class FolderPolicy(Section):
+    """A local folder in Hugging Face format."""
+
+    source: Literal["folder"]
+    path: str
+
+
+Policy = Annotated[TinyPolicy | FolderPolicy, Field(discriminator="source")]
+
+
+# ------------------------------------------------------------------------------------- prompts
+
+
+class WordProblems(Section):
+    """Generated word problems; `split` (null: that of the section) says from which half.
+
+    The halves share no problem, not even under other names or with other things.
+    """
+
+    source: Literal["word_problems"]
+    count: Positive
+    split: Literal["train", "eval"] | None = None
+    steps: tuple[Positive, Positive] = (1, 3)
+
+    @field_validator("steps")
+    @classmethod
+    def _ordered(cls, value: tuple[int, int]) -> tuple[int, int]:
+        if value[0] > value[1] or value[1] > 5:
+            raise ValueError(f"steps {list(value)} must be [fewest, most] with most <= 5")
+        return value
+
+
+class Columns(Section):
+    """Which columns of the file hold what."""
+
+    prompt: str = "prompt"
+    gold: str = "gold"
+
+
+class JsonLines(Section):
+    """A JSONL file, one problem a line; `path` is relative to the project's root."""
+
+    source: Literal["jsonl"]
+    path: str
+    columns: Columns = Columns()
+    limit: Positive | None = None
+
+
+Prompts = Annotated[WordProblems | JsonLines, Field(discriminator="source")]
+
+
+# ------------------------------------------------------------------------------------- sampling
+
+
+class Sampling(Section):
+    """How solutions are sampled. `top_k: 0` means no top-k."""
+
+    engine: Literal["transformers", "fake"] | DottedPath = "transformers"
+    prompts_per_iteration: Positive | None = None
+    samples_per_prompt: Positive = 8
+    temperature: PositiveFloat = 1.0
+    top_p: Annotated[_Float, Field(gt=0, le=1)] = 1.0
+    top_k: Natural = 0
+    max_tokens: Positive = 512
+    shard_size: Positive = Field(default=1024, description="samples per shard of the store")
+    batch_size: Positive = Field(default=256, description="samples per call of the engine")
+
+
+# ------------------------------------------------------------------------------------- rewards
+
+
+class RewardValues(Section):
+    """Reward per outcome; `null` is never trained on."""
+
+    correct: float | None = 1.0
+    incorrect: float | None = -1.0
+    invalid: float | None = -1.0
+    truncated: float | None = -1.0
+    unverifiable: float | None = None
+
+
+class RewardLimits(Section):
+    """Largest share of an outcome before the blocking check stops the iteration."""
+
+    unverifiable: Share = 0.01
+    truncated: Share = 1.0
+    invalid: Share = 1.0
+
+
+class Rewards(Section):
+    """How completions are verified and what each outcome is worth."""
+
+    verifier: Literal["gsm8k"] | DottedPath = "gsm8k"
+    values: RewardValues = RewardValues()
+    limits: RewardLimits = Field(default=RewardLimits(), json_schema_extra=OPERATIONAL)
+
+
+# ------------------------------------------------------------------------------------- mix
+
+
+class Uniform(Section):
+    """Keep the first `samples_per_prompt` samples of each prompt (all when null)."""
+
+    strategy: Literal["uniform"]
+    samples_per_prompt: Positive | None = None
+
+
+class AnnaKarenina(Section):
+    """Per prompt the first `correct` correct and `incorrect` other samples (null: all)."""
+
+    strategy: Literal["anna_karenina"]
+    correct: Positive = 1
+    incorrect: Positive | None = None
+
+
+MixStep = Annotated[Uniform | AnnaKarenina, Field(discriminator="strategy")]
+
+
+class Mix(Section):
+    """What is trained on: ordered curation steps, then the baseline.
+
+    `effective_positive_share` solves for the baseline c that gives it (paper, section 3.3).
+    `min_positives` and `min_negatives` are the blocking check; 0 allows a one-sided mix.
+    """
+
+    steps: tuple[MixStep, ...] = (Uniform(strategy="uniform"),)
+    baseline: Annotated[_Float, Field(ge=-1, le=1)] | None = None
+    effective_positive_share: OpenShare | None = None
+    min_positives: Natural = Field(default=1, json_schema_extra=OPERATIONAL)
+    min_negatives: Natural = Field(default=1, json_schema_extra=OPERATIONAL)
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if self.baseline is not None and self.effective_positive_share is not None:
+            raise ValueError("give baseline or effective_positive_share, not both")
+        return self
+
+
+# ------------------------------------------------------------------------------------- training
+
+Bound = Annotated[float, AllowInfNan(True), Field(ge=0), BeforeValidator(_no_bool)]
+
+
+class Bounds(Section):
+    """`[a, b]` for the sequence ratio pi/mu of positive and of negative samples (paper, eq. 8)."""
+
+    positive: tuple[Bound, Bound] = (1.0, 1.0)
+    negative: tuple[Bound, Bound] = (0.0, 1.0)
+
+    @field_validator("positive", "negative")
+    @classmethod
+    def _ordered(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if any(map(math.isnan, value)) or value[0] > value[1]:
+            raise ValueError(f"{list(value)} must be [lower, upper] with lower <= upper")
+        return value
+
+
+ObjectiveName = Literal["topr", "positives", "reinforce", "importance_sampling", "tis"]
+
+
+class Training(Section):
+    """One epoch over the mix by default. `batch_size` counts samples per optimiser step."""
+
+    objective: ObjectiveName | Bounds = "topr"
+    optimizer: Literal["adamw", "adafactor"] = "adamw"
+    learning_rate: PositiveFloat = 5e-7
+    schedule: Literal["constant", "cosine"] = "constant"
+    warmup_steps: Natural = 0
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    weight_decay: Annotated[_Float, Field(ge=0)] = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+    epochs: Positive = 1
+    batch_size: Positive = 64
+    micro_batch_size: Positive = Field(default=64, description="samples per forward pass")
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    ratio_limits: tuple[float, float] = Field(
+        default=(0.97, 1.03),
+        description="mean clipped ratio on the first batch that the blocking check accepts",
+        json_schema_extra=OPERATIONAL,
+    )
+
+
+class Evaluation(Section):
+    """How a checkpoint is scored on `eval_prompts`; the engine is that of `sampling`."""
+
+    samples_per_prompt: Positive = 8
+    temperature: PositiveFloat = 1.0
+    top_p: Annotated[_Float, Field(gt=0, le=1)] = 1.0
+    top_k: Natural = 0
+    max_tokens: Positive | None = Field(default=None, description="null: that of sampling")
+    k: tuple[Positive, ...] = Field(
+        default=(), description="k of pass@k and maj@k; [] is samples_per_prompt"
+    )
+    bootstrap: Positive = 1000
+    confidence: OpenShare = 0.95
+
+    @model_validator(mode="after")
+    def _k_within(self) -> Self:
+        if self.k and max(self.k) > self.samples_per_prompt:
+            raise ValueError(
+                f"k {max(self.k)} is more than samples_per_prompt {self.samples_per_prompt}"
+            )
+        return self
+
+    def sampling(self, base: Sampling) -> Sampling:
+        """The sampling section with this section's keys laid over it; all eval prompts are used."""
+        return base.model_copy(
+            update={
+                "prompts_per_iteration": None,
+                "samples_per_prompt": self.samples_per_prompt,
+                "temperature": self.temperature,
+                "top_p": self.top_p,
+                "top_k": self.top_k,
+                "max_tokens": self.max_tokens or base.max_tokens,
+            }
+        )
+
+
+class Experiment(Section):
+    """One experiment: everything under `attributes:` of its `defs.yaml`."""
+
+    description: str = ""
+    owners: tuple[str, ...] = ()
+    tags: Mapping[str, str] = {}
+    seed: Annotated[_Int, Field(ge=0, lt=2**31)] = 0
+    threads: Positive | None = Field(
+        default=None, description="CPU threads of torch; results are equal bit by bit at one count"
+    )
+    iterations: Annotated[_Int, Field(ge=0, le=999)]
+    policy: Policy
+    prompts: Prompts
+    eval_prompts: Prompts
+    sampling: Sampling = Sampling()
+    rewards: Rewards = Rewards()
+    mix: Mix = Mix()
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+
+
+def fingerprint(*parts: BaseModel | str | int | float | None) -> str:
+    """Hash of what `parts` say, the same on every machine; operational fields are left out."""
+    said = [_said(p) if isinstance(p, BaseModel) else p for p in parts]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _said(model: BaseModel) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, field in type(model).model_fields.items():
+        extra = field.json_schema_extra
+        if isinstance(extra, dict) and extra.get("operational"):
+            continue
+        value = getattr(model, name)
+        result[name] = _said_value(value)
+    return result
+
+
+def _said_value(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return _said(value)
+    if isinstance(value, tuple | list):
+        return [_said_value(v) for v in value]
+    if isinstance(value, Mapping):
+        return {str(k): _said_value(v) for k, v in value.items()}
+    return value

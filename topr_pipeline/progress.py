@@ -1,0 +1,61 @@
+"""Progress of long work: stages report, whoever runs them shows."""
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from tqdm import tqdm
+
+
+class Progress(Protocol):
+    """Called by a stage with the work done so far, the whole, and figures worth showing."""
+
+    def __call__(self, done: int, total: int, **figures: float) -> None: ...
+
+
+def quiet(done: int, total: int, **figures: float) -> None:
+    """Show nothing."""
+
+
+class Shown:
+    """A bar with rate and ETA in a terminal, and a log line every `every` seconds.
+
+    Use as a context manager: the bar is closed at the end, also after an error.
+    """
+
+    def __init__(
+        self, what: str, unit: str, log: Callable[[str], None] = logging.info, every: float = 10.0
+    ):
+        self.what, self.unit, self.log, self.every = what, unit, log, every
+        self.started = self.logged = time.monotonic()
+        self.bar: tqdm | None = None
+
+    def __enter__(self) -> "Shown":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def __call__(self, done: int, total: int, **figures: float) -> None:
+        if self.bar is None:
+            self.bar = tqdm(
+                total=total,
+                initial=done,
+                desc=self.what,
+                unit=f" {self.unit}",
+                disable=not sys.stderr.isatty(),
+                dynamic_ncols=True,
+            )
+            self.first = done
+        self.bar.set_postfix({k: f"{v:.4g}" for k, v in figures.items()}, refresh=False)
+        self.bar.update(done - self.bar.n)
+        now = time.monotonic()
+        if now - self.logged >= self.every:
+            self.logged = now
+            rate = (done - self.first) / (now - self.started)
+            eta = f", {(total - done) / rate:.0f} s left" if rate > 0 else ""
+            said = "".join(f", {k} {v:.4g}" for k, v in figures.items())
+            self.log(f"{self.what}: {done}/{total} {self.unit}, {rate:.3g}/s{eta}{said}")

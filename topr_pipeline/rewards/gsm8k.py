@@ -1,0 +1,92 @@
+"""Grade-school answers: the number after the last "The answer is" (or `####`)."""
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+
+from topr_pipeline.rewards import numbers, statements
+from topr_pipeline.rewards.statements import Statement
+
+VERSION = "1"
+LONGEST = 400
+"""Characters after a marker in which its number is looked for."""
+
+_MARKER = re.compile(r"(?:\banswer\s{1,3}is\b|####)", re.IGNORECASE)
+_DRESS = re.compile(
+    r"\\(?:boxed|fbox|text(?:bf|it)?|math(?:bf|rm)|mbox)\s{0,3}\{|\\[()\[\]!,;: ]|\\(?=[$%])"
+    r"|\\left|\\right|[{}]|\*\*|__|`"
+)
+_FRACTION = re.compile(r"\\[dt]?frac\s?\{([^{}]{1,40})\}\s?\{([^{}]{1,40})\}")
+_INSTEAD = re.compile(r"\b(?:it is|it's|it was|but|rather|instead)\b", re.IGNORECASE)
+_OPERATOR = re.compile(r"\s*(?:[+*^×÷/=<>]|-\s?\d|:\d|[xX]\s?\d|[xyzn]\b)")
+_HEDGE = re.compile(r"\s*,?\s*(?:or|and|to)\s+[$]?\d", re.IGNORECASE)
+
+
+def extract(completion: str) -> str | None:
+    """The number's text in the last statement that has one, or None."""
+    text = numbers.plain(statements.spoken(completion))
+    found = statements.asked(_statements(text), text)
+    return found[-1].text if found else None
+
+
+def _statements(text: str) -> Iterator[Statement]:
+    for match in _MARKER.finditer(text):
+        content = text[match.end() : match.end() + LONGEST].lstrip(" \t\n:*")
+        stated = _stated(content.split("\n", 1)[0])
+        if stated is not None:
+            yield Statement(stated, match.start(), match.end())
+
+
+def _stated(line: str) -> str | None:
+    """The one number that a statement such as `3 x 6 = $18.` comes to."""
+    if "answer is" in line:
+        line = line[: line.index("answer is")]
+    if "\\" in line or "*" in line or "`" in line:
+        line = _FRACTION.sub(r" \1/\2", line.replace("{,}", ","))
+        line = line.replace("\\times", "×").replace("\\cdot", "×")
+        line = _DRESS.sub("", line)
+    start = 0
+    if line[:4].lower() == "not ":
+        instead = _INSTEAD.search(line)
+        if instead is None:
+            return None
+        start = instead.end()
+    return _number(line, start)
+
+
+def _number(line: str, start: int) -> str | None:
+    span = numbers.find(line, start)
+    if span is None:
+        return None
+    if _OPERATOR.match(line, span[1]):
+        equals = line.rfind("=", span[1])
+        return _number(line, equals + 1) if equals >= 0 else None
+    if _HEDGE.match(line, span[1]):
+        return None
+    text = line[span[0] : span[1]].strip()
+    return text if numbers.quantity(text) is not None else None
+
+
+def gold(text: str) -> str | None:
+    """The number of a gold; of a whole GSM8K solution, the part after `####`. None: unparseable."""
+    text = text.rsplit("####", 1)[-1].strip()
+    return text if numbers.quantity(text) is not None else extract(text)
+
+
+def compare(gold: str, answer: str) -> bool:
+    """Are the two numbers, both of them readable, equal?"""
+    left, right = numbers.quantity(gold), numbers.quantity(answer)
+    return left is not None and right is not None and numbers.same(left, right)
+
+
+# Of the first version of verify.py, until it is replaced.
+def value(text: str) -> Fraction | None:
+    quantity = numbers.quantity(text)
+    return quantity and quantity.value
+
+
+def gold_value(text: str) -> Fraction | None:
+    return value(gold(text) or "")
+
+
+NAME = "gsm8k"

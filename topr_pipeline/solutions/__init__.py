@@ -1,0 +1,13 @@
+"""Solutions: what the policy answers to the prompts, sampled once and kept.
+
+In: the prompts table, the `sampling` section, an engine and the policy's folder and version.
+Out: the solutions table, one row per (prompt, sample), with token ids and raw log-probs.
+May fail: an engine that does not load or returns what cannot be trained on, a prompt longer than
+the model's context. Shards that were finished stay in the store, and the next run goes on there.
+"""
+
+from topr_pipeline.solutions.engine import Completion, Engine, Request
+from topr_pipeline.solutions.engines import make_engine
+from topr_pipeline.solutions.sample import Sampled, sample
+
+__all__ = ["Completion", "Engine", "Request", "Sampled", "make_engine", "sample"]

@@ -1,0 +1,209 @@
+"""One schema per table, and atomic reads and writes.
+
+A table is a Parquet file with the columns listed here, in this order. It is written to a temporary
+name in the same folder and then renamed, so that a reader sees the old file or the new one.
+"""
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from topr_pipeline.errors import ToprError
+
+
+@dataclass(frozen=True)
+class Table:
+    """Name, columns (type and meaning) and key of one kind of table."""
+
+    name: str
+    columns: Mapping[str, tuple[pl.DataType, str]]
+    key: tuple[str, ...]
+
+    @property
+    def schema(self) -> pl.Schema:
+        return pl.Schema({name: dtype for name, (dtype, _) in self.columns.items()})
+
+    def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """`frame` with this table's columns in order, cast to its types.
+
+        Raises ToprError for missing columns, values that do not cast, and repeated or null keys.
+        """
+        missing = [c for c in self.columns if c not in frame.columns]
+        if missing:
+            raise ToprError(f"{self.name}: no columns {missing} among {frame.columns}")
+        try:
+            frame = frame.select(pl.col(n).cast(t) for n, (t, _) in self.columns.items())
+        except pl.exceptions.PolarsError as error:
+            raise ToprError(f"{self.name}: {error}") from error
+        keys = frame.select(self.key)
+        if sum(keys.null_count().row(0)):
+            raise ToprError(f"{self.name}: null in the key columns {list(self.key)}")
+        if keys.is_duplicated().any():
+            first = keys.filter(keys.is_duplicated()).row(0)
+            raise ToprError(f"{self.name}: {dict(zip(self.key, first, strict=True))} stands twice")
+        return frame
+
+    def empty(self) -> pl.DataFrame:
+        return pl.DataFrame(schema=self.schema)
+
+    def write(self, frame: pl.DataFrame, path: Path) -> str:
+        """Write `frame` atomically and return its content hash."""
+        frame = self.conform(frame)
+        with atomic_path(path) as temporary:
+            frame.write_parquet(temporary, compression="zstd")
+        return content_hash(path)
+
+    def read(self, path: Path) -> pl.DataFrame:
+        if not path.exists():
+            raise ToprError(f"{self.name}: {path} is missing; materialise it again")
+        try:
+            frame = pl.read_parquet(path)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise ToprError(
+                f"{self.name}: {path} cannot be read ({error}); delete it and materialise it again"
+            ) from error
+        return self.conform(frame)
+
+
+TEXT, INT, FLOAT = pl.String(), pl.Int32(), pl.Float64()
+IDS, LOGPROBS = pl.List(pl.Int32()), pl.List(pl.Float32())
+
+_PROMPT_ID = (TEXT, "hash of the normalised prompt")
+_SAMPLE_INDEX = (INT, "which sample of the prompt, from 0")
+
+PROMPTS = Table(
+    "prompts",
+    {
+        "prompt_id": _PROMPT_ID,
+        "prompt": (TEXT, "the text that the policy continues"),
+        "gold": (TEXT, "the right answer"),
+        "source": (TEXT, "generator or file and line that it came from"),
+        "split": (TEXT, "train or eval"),
+        "meta": (TEXT, "anything else, as JSON"),
+    },
+    ("prompt_id",),
+)
+SOLUTIONS = Table(
+    "solutions",
+    {
+        "prompt_id": _PROMPT_ID,
+        "sample_index": _SAMPLE_INDEX,
+        "text": (TEXT, "the completion, without special tokens"),
+        "prompt_token_ids": (IDS, "the prompt as the policy saw it"),
+        "token_ids": (IDS, "the completion, with EOS when it was generated"),
+        "logprobs": (LOGPROBS, "log mu per completion token: raw, at T=1, before top-k and top-p"),
+        "logprob": (FLOAT, "log mu of the whole completion, their sum"),
+        "finish_reason": (TEXT, "stop (EOS) or length"),
+        "policy_version": (TEXT, "content hash of the behaviour policy"),
+        "fingerprint": (TEXT, "hash of policy and sampling parameters: the store's key"),
+    },
+    ("prompt_id", "sample_index"),
+)
+REWARDS = Table(
+    "rewards",
+    {
+        "prompt_id": _PROMPT_ID,
+        "sample_index": _SAMPLE_INDEX,
+        "answer": (TEXT, "the answer found in the completion, null if none"),
+        "outcome": (TEXT, "correct, incorrect, invalid, truncated or unverifiable"),
+        "reward": (FLOAT, "the outcome's reward; null is never trained on"),
+        "verifier": (TEXT, "name and version of the verifier"),
+        "detail": (TEXT, "why, where the outcome needs a word"),
+    },
+    ("prompt_id", "sample_index"),
+)
+MIX = Table(
+    "mix",
+    {
+        "prompt_id": _PROMPT_ID,
+        "sample_index": _SAMPLE_INDEX,
+        "iteration": (INT, "the iteration that sampled it"),
+        "reward": (FLOAT, "R"),
+        "advantage": (FLOAT, "R - c, what is trained on"),
+        "prompt_token_ids": (IDS, "the prompt as the policy saw it"),
+        "token_ids": (IDS, "the completion, with EOS when it was generated"),
+        "logprobs": (LOGPROBS, "log mu per completion token"),
+        "logprob": (FLOAT, "log mu of the whole completion"),
+    },
+    ("iteration", "prompt_id", "sample_index"),
+)
+EVAL_SCORES = Table(
+    "eval_scores",
+    {
+        "metric": (TEXT, "pass@1, pass@k, maj@k, invalid, truncated, unverifiable, mean_tokens"),
+        "value": (FLOAT, "the estimate"),
+        "low": (FLOAT, "lower end of the bootstrap interval over prompts"),
+        "high": (FLOAT, "upper end"),
+        "n": (INT, "prompts"),
+    },
+    ("metric",),
+)
+TRAINING_LOG = Table(
+    "training_log",
+    {
+        "step": (INT, "optimiser step, from 1"),
+        "loss": (FLOAT, "surrogate loss, mean over the batch's samples"),
+        "grad_norm": (FLOAT, "before clipping"),
+        "learning_rate": (FLOAT, ""),
+        "positives": (INT, "samples with R >= 0 in the batch"),
+        "negatives": (INT, "samples with R < 0 in the batch"),
+        "weight_negative": (FLOAT, "mean tapered ratio of the negatives; null without any"),
+        "vanished_negative": (FLOAT, "share of negatives with weight < 0.05"),
+        "log_ratio_positive": (FLOAT, "mean log pi/mu of the positives"),
+        "log_ratio_negative": (FLOAT, "mean log pi/mu of the negatives"),
+        "tokens": (INT, "prompt and completion tokens of the batch"),
+        "seconds": (FLOAT, "since training started"),
+    },
+    ("step",),
+)
+
+OUTCOMES = ("correct", "incorrect", "invalid", "truncated", "unverifiable")
+
+
+@contextmanager
+def atomic_path(path: Path) -> Generator[Path]:
+    """A temporary file or folder name beside `path`, renamed to `path` when the block succeeds.
+
+    An existing folder is moved aside first and removed after, since a rename cannot replace it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        yield temporary
+        if path.is_dir():
+            old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old.tmp")
+            os.replace(path, old)
+            os.replace(temporary, path)
+            remove(old)
+        else:
+            os.replace(temporary, path)
+    finally:
+        remove(temporary)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder; nothing happens when it is not there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def content_hash(path: Path) -> str:
+    """SHA-256 of a file, or of the names and contents of a folder's files."""
+    digest = hashlib.sha256()
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    for file in files:
+        if path.is_dir():
+            digest.update(file.relative_to(path).as_posix().encode() + b"\0")
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:32]

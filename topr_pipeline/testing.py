@@ -1,0 +1,91 @@
+"""Stand-ins for what is slow or large, to test pipelines and one's own assets without a model."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from topr_pipeline.experiment import Sampling
+from topr_pipeline.solutions.engine import Completion, Request
+
+# ------------------------------------------------------------------------------------- engine
+
+
+class FakeEngine:
+    """A sampling engine without a model: the reply is a function's, the rest is made up.
+
+    A word is a token, its id a stable hash below 1000; `EOS` ends a reply that fits into
+    `max_tokens`. Log-probs lie in (-2, 0) and depend on the text alone. Nothing depends on the
+    process, so equal calls give equal completions everywhere.
+
+    Args:
+        reply: `reply(prompt, i)` is the text of the i-th sample of a prompt in a call, from 0.
+            Default: "The answer is K", K from 0 to 9 out of the prompt, the sample and both seeds.
+        seed: makes another engine of the default reply.
+        fail_after: raise RuntimeError in the call that would complete more than this many samples
+            since the engine was made, as an engine does whose machine goes away.
+
+    `started`, `closed` and `generated` count starts, closes and completions.
+
+    >>> engine = FakeEngine(reply=lambda prompt, i: f"The answer is {i}")
+    >>> engine.start(Path("policy"), Sampling(engine="fake"))
+    >>> [c.text for c in engine.generate([Request("2 - 1 = ?", n=2)], seed=0)[0]]
+    ['The answer is 0', 'The answer is 1']
+    """
+
+    EOS = 1000
+
+    def __init__(
+        self,
+        reply: Callable[[str, int], str] | None = None,
+        seed: int = 0,
+        fail_after: int | None = None,
+    ):
+        self.reply, self.seed, self.fail_after = reply, seed, fail_after
+        self.started = self.closed = self.generated = 0
+
+    def start(self, policy: Path, sampling: Sampling) -> None:
+        """Count the start; `policy` is not looked at and need not exist."""
+        self.started += 1
+        self.max_tokens = sampling.max_tokens
+
+    def generate(self, batch: Sequence[Request], seed: int) -> list[list[Completion]]:
+        """The replies to `batch`, cut to `max_tokens` words."""
+        total = self.generated + sum(r.n for r in batch)
+        if self.fail_after is not None and total > self.fail_after:
+            raise RuntimeError(f"fake engine stops after {self.fail_after} completions, as told")
+        completions = [[self._complete(r.prompt, i, seed) for i in range(r.n)] for r in batch]
+        self.generated = total
+        return completions
+
+    def close(self) -> None:
+        """Count the close."""
+        self.closed += 1
+
+    def _complete(self, prompt: str, i: int, seed: int) -> Completion:
+        if self.reply is None:
+            text = f"The answer is {_stable(f'{self.seed} {seed} {i} {prompt}') % 10}"
+        else:
+            text = self.reply(prompt, i)
+        words = text.split()
+        fits = len(words) < self.max_tokens
+        if not fits:
+            text = " ".join(words[: self.max_tokens])
+        tokens = [_token(w) for w in words[: self.max_tokens]] + [self.EOS] * fits
+        return Completion(
+            text=text,
+            prompt_token_ids=[_token(w) for w in prompt.split()],
+            token_ids=tokens,
+            logprobs=[
+                -(1 + _stable(f"{i} {t} {text}") % 1999) / 1000 for i, t in enumerate(tokens)
+            ],
+            finish_reason="stop" if fits else "length",
+        )
+
+
+def _token(word: str) -> int:
+    return _stable(word) % 1000
+
+
+def _stable(text: str) -> int:
+    """A hash that is the same in every process, unlike `hash`."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
