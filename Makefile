@@ -11,7 +11,7 @@ run: $(READY)
 
 dev: $(READY)
 	@mkdir -p .dagster
-	$(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p 3000
+	DAGSTER_HOME=$(CURDIR) $(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p 3000
 
 test: lint
 	$(BIN)/python -m pytest

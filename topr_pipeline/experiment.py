@@ -18,8 +18,10 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     ModelWrapValidatorHandler,
+    Tag,
     ValidationError,
     field_validator,
     model_validator,
@@ -45,16 +47,21 @@ Share = Annotated[_Float, Field(ge=0, le=1)]
 OpenShare = Annotated[_Float, Field(gt=0, lt=1)]
 
 
-def _dotted_path(value: str) -> str:
-    module, _, function = value.removeprefix("python:").strip().partition(":")
-    parts = [*module.split("."), function]
-    if not all(part.isidentifier() for part in parts):
-        raise ValueError(f"{value!r} is neither a known name nor 'python: package.module:function'")
-    return f"python:{module}:{function}"
+def _known_or_dotted(*names: str) -> AfterValidator:
+    def check(value: str) -> str:
+        prefix, colon, path = value.partition("python:")
+        parts = path.strip().replace(":", ".").split(".")
+        dotted = colon and not prefix and path.count(":") == 1
+        if value in names or (dotted and all(part.isidentifier() for part in parts)):
+            return value.replace(" ", "")
+        accepted = ", ".join(names)
+        raise ValueError(f"accepted: {accepted}, or 'python: package.module:function'")
+
+    return AfterValidator(check)
 
 
-DottedPath = Annotated[str, Field(pattern=r"^python:"), AfterValidator(_dotted_path)]
-"""`python: package.module:function`, the user's own implementation."""
+EngineName = Annotated[str, _known_or_dotted("transformers", "fake")]
+VerifierName = Annotated[str, _known_or_dotted("gsm8k")]
 
 
 class Section(BaseModel):
@@ -92,13 +99,16 @@ class Section(BaseModel):
 def _without_union_tags(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ...]:
     """`loc` as the path of keys in the YAML: pydantic adds the tag of a discriminated union."""
     path: list[int | str] = []
-    for part in loc:
-        if isinstance(value, Mapping):
-            if part not in value and part in value.values():
+    for at, part in enumerate(loc):
+        match value:
+            case Mapping():
+                if part not in value and (at + 1 < len(loc) or part in value.values()):
+                    continue
+                value = value.get(part)
+            case list() | tuple():
+                value = value[part] if isinstance(part, int) and part < len(value) else None
+            case str() | int() | float():
                 continue
-            value = value.get(part)
-        elif isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):
-            value = value[part]
         path.append(part)
     return tuple(path)
 
@@ -184,7 +194,7 @@ Prompts = Annotated[WordProblems | JsonLines, Field(discriminator="source")]
 class Sampling(Section):
     """How solutions are sampled. `top_k: 0` means no top-k."""
 
-    engine: Literal["transformers", "fake"] | DottedPath = "transformers"
+    engine: EngineName = "transformers"
     prompts_per_iteration: Positive | None = None
     samples_per_prompt: Positive = 8
     temperature: PositiveFloat = 1.0
@@ -219,7 +229,7 @@ class RewardLimits(Section):
 class Rewards(Section):
     """How completions are verified and what each outcome is worth."""
 
-    verifier: Literal["gsm8k"] | DottedPath = "gsm8k"
+    verifier: VerifierName = "gsm8k"
     values: RewardValues = RewardValues()
     limits: RewardLimits = Field(default=RewardLimits(), json_schema_extra=OPERATIONAL)
 
@@ -287,10 +297,20 @@ class Bounds(Section):
 ObjectiveName = Literal["topr", "positives", "reinforce", "importance_sampling", "tis"]
 
 
+def _name_or_bounds(value: Any) -> str:
+    return "bounds" if isinstance(value, Mapping | Bounds) else "name"
+
+
+Objective = Annotated[
+    Annotated[ObjectiveName, Tag("name")] | Annotated[Bounds, Tag("bounds")],
+    Discriminator(_name_or_bounds),
+]
+
+
 class Training(Section):
     """One epoch over the mix by default. `batch_size` counts samples per optimiser step."""
 
-    objective: ObjectiveName | Bounds = "topr"
+    objective: Objective = "topr"
     optimizer: Literal["adamw", "adafactor"] = "adamw"
     learning_rate: PositiveFloat = 5e-7
     schedule: Literal["constant", "cosine"] = "constant"

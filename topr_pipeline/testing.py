@@ -1,11 +1,20 @@
 """Stand-ins for what is slow or large, to test pipelines and one's own assets without a model."""
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from topr_pipeline.experiment import Sampling
+import numpy as np
+import polars as pl
+from safetensors.numpy import load_file, save_file
+
+from topr_pipeline.checkpoints.trained import Trained
+from topr_pipeline.experiment import Policy, Sampling, Training
+from topr_pipeline.progress import Progress, quiet
 from topr_pipeline.solutions.engine import Completion, Request
+from topr_pipeline.tables import TRAINING_LOG
 
 # ------------------------------------------------------------------------------------- engine
 
@@ -89,3 +98,83 @@ def _token(word: str) -> int:
 def _stable(text: str) -> int:
     """A hash that is the same in every process, unlike `hash`."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+# ------------------------------------------------------------------------------------- models
+
+
+class FakeModels:
+    """The Dagster resource `models` without a model, to run a whole experiment in a second.
+
+    A policy is a folder with `config.json` and one number for a weight. Training replaces it by one
+    that depends on the policy it started from and on the mix, and returns a log of one step.
+    `engine` gives a FakeEngine with `reply`.
+
+    Args:
+        reply: the text of the i-th sample of a prompt; see FakeEngine.
+        fail_after: passed to FakeEngine: an engine that goes away.
+
+    `calls` lists what was asked for, in order: "base_policy", "engine", "train". `engines` are the
+    engines that were handed out.
+
+    >>> import dagster as dg
+    >>> from topr_pipeline.components import experiment_definitions
+    >>> from topr_pipeline.experiment import Experiment
+    >>> def result_of(experiment: Experiment, folder: Path) -> dg.ExecuteInProcessResult:
+    ...     definitions = experiment_definitions("toy", experiment, folder)
+    ...     models = FakeModels(reply=lambda prompt, i: f"The answer is {i}")
+    ...     resources = {"models": models, "data": str(folder)}
+    ...     return dg.materialize(definitions.assets, resources=resources)
+    """
+
+    def __init__(
+        self, reply: Callable[[str, int], str] | None = None, fail_after: int | None = None
+    ):
+        self.reply, self.fail_after = reply, fail_after
+        self.calls: list[str] = []
+        self.engines: list[FakeEngine] = []
+
+    def base_policy(
+        self, policy: Policy, folder: Path, seed: int, progress: Progress = quiet
+    ) -> pl.DataFrame | None:
+        """An untrained policy; no training log."""
+        self.calls.append("base_policy")
+        _write_policy(folder, f"{policy} {seed}")
+
+    def engine(self, sampling: Sampling) -> FakeEngine:
+        """A FakeEngine, whatever `sampling.engine` says."""
+        self.calls.append("engine")
+        self.engines.append(FakeEngine(self.reply, fail_after=self.fail_after))
+        return self.engines[-1]
+
+    def train(
+        self,
+        mix: pl.DataFrame,
+        start: Path,
+        folder: Path,
+        training: Training,
+        seed: int,
+        progress: Progress = quiet,
+    ) -> Trained:
+        """The policy in `start`, trained once more."""
+        self.calls.append("train")
+        before = load_file(start / "model.safetensors")["weight"][0]
+        rows = mix.select("prompt_id", "sample_index", "advantage").rows()
+        _write_policy(folder, f"{before} {rows}")
+        positives = mix.filter(pl.col("advantage") >= 0).height
+        step = dict.fromkeys(TRAINING_LOG.schema, 0.0)
+        step |= {"step": 1, "positives": positives, "negatives": mix.height - positives}
+        progress(1, 1, loss=0.0)
+        return Trained(TRAINING_LOG.conform(pl.DataFrame([step])), 1.0)
+
+    def threads(self, count: int | None) -> AbstractContextManager[None]:
+        """Nothing to limit."""
+        return nullcontext()
+
+
+def _write_policy(folder: Path, remembered: str) -> None:
+    folder.mkdir(parents=True)
+    config = {"architectures": ["Fake"], "vocab_size": FakeEngine.EOS + 1}
+    (folder / "config.json").write_text(json.dumps(config))
+    weight = np.array([_stable(remembered) % 2**31], np.float64)
+    save_file({"weight": weight}, folder / "model.safetensors")

@@ -36,7 +36,7 @@ def test_without_pretraining_the_weights_are_those_drawn(tmp_path):
     assert prepare_base_policy(untrained, tmp_path / "out", 0) is None
     model, tokenizer = load(tmp_path / "out", "auto")
     assert model.config.vocab_size == len(tokenizer) == len(SPECIAL_TOKENS) + len(vocabulary())
-    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    assert model.lm_head.weight is model.get_input_embeddings().weight
 
 
 def test_drawing_weights_leaves_the_callers_random_numbers_alone(tmp_path):

@@ -99,6 +99,16 @@ def test_equal_inputs_give_equal_bytes(mix, start, tmp_path, changed):
     assert content_hash(tmp_path / "a") == content_hash(tmp_path / "b") != content_hash(start)
 
 
+def test_bfloat16_computes_coarsely_keeps_fp32_weights_and_does_not_stay_on(mix, start, tmp_path):
+    coarse = STEADY.model_copy(update={"dtype": "bfloat16"})
+    trainings = {"before": STEADY, "coarse": coarse, "after": STEADY}
+    logs = {name: train(mix, start, tmp_path / name, t, 0).log for name, t in trainings.items()}
+    assert content_hash(tmp_path / "before") == content_hash(tmp_path / "after")
+    losses = [logs[name]["loss"][0] for name in ("before", "coarse")]
+    assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], abs=0.02)
+    assert describe(tmp_path / "coarse")["dtype"] == "F32"
+
+
 def test_another_seed_is_another_order_and_so_other_weights(mix, start, tmp_path):
     for name, seed in (("a", 3), ("b", 4)):
         train(mix, start, tmp_path / name, STEADY, seed)

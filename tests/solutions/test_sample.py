@@ -290,3 +290,10 @@ def test_a_repeated_prompt_id_is_refused_before_sampling(tmp_path: Path):
     with pytest.raises(ToprError, match="stands twice"):
         run(tmp_path, engine, prompts=prompts("a", "a"))
     assert engine.started == 0
+
+
+def test_a_row_that_two_runs_sampled_counts_once(tmp_path: Path):
+    first = run(tmp_path).frame
+    shard = min(tmp_path.rglob("*.parquet"))
+    shard.with_name("zz.parquet").write_bytes(shard.read_bytes())
+    assert_frame_equal(run(tmp_path).frame, first, check_exact=True)

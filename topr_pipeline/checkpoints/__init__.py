@@ -1,9 +1,9 @@
 """From a mix to the next policy: objective, log-probs, trainer, and the base policy.
 
-In: the `mix` table, the starting policy's folder (Hugging Face format) and `Training`. Out: a folder
-in the same format and the `training_log` table. What may fail: an empty or malformed mix, log-probs
-that the starting policy does not confirm, a loss that is not finite; each is a ToprError, and no
-weights are written. Names load on first use, so that importing this package does not import torch.
+In: the `mix` table, the starting policy's folder (Hugging Face format) and `Training`. Out: a
+folder in the same format and the `training_log` table. What may fail: an empty or malformed mix,
+log-probs that the starting policy does not confirm, a loss that is not finite; each is a ToprError,
+and no weights are written. Names load on first use, so that importing this does not import torch.
 """
 
 import importlib
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from topr_pipeline.checkpoints.folders import describe
     from topr_pipeline.checkpoints.logprobs import completion_logprobs
     from topr_pipeline.checkpoints.objective import PRESETS, bounds_of, tapered_loss
-    from topr_pipeline.checkpoints.trainer import Trained, train
+    from topr_pipeline.checkpoints.trained import Trained
+    from topr_pipeline.checkpoints.trainer import train
 
 __all__ = [
     "PRESETS",
@@ -29,7 +30,7 @@ __all__ = [
 
 _MODULES = {
     "PRESETS": "objective",
-    "Trained": "trainer",
+    "Trained": "trained",
     "bounds_of": "objective",
     "completion_logprobs": "logprobs",
     "describe": "folders",

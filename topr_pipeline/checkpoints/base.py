@@ -23,7 +23,7 @@ _MAX_POSITIONS = 128
 def prepare_base_policy(
     policy: Policy, folder: Path, seed: int, progress: Progress = quiet
 ) -> pl.DataFrame | None:
-    """Write the base policy to `folder`; the `training_log` of its pre-training, where there was any.
+    """Write the base policy to `folder`; the `training_log` of its pre-training, if there was any.
 
     A folder's policy is loaded and saved anew in the dtype of its weights, so that what later
     stages read is local, complete, and known to load. Raises ToprError for a folder that is not a

@@ -69,9 +69,11 @@ def load(
             trust_remote_code=False,
             local_files_only=True,
         )
-        tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer: PreTrainedTokenizerBase | None = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
+        if tokenizer is None:
+            raise ValueError("it has no tokenizer")
     except (OSError, ValueError, ImportError) as error:
         raise _unreadable(folder, error) from error
     for how_loaded in ("is_local", "local_files_only"):  # else saved as if it were a setting

@@ -6,7 +6,7 @@ and is seen by no token. Only the positions that predict a completion token go t
 logits are [N, V] for N completion tokens, not [B, T, V].
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -32,8 +32,8 @@ def completion_logprobs(
     """log pi of each completion given its prompt, whole and per token, with gradients.
 
     Every prompt has at least one token (BOS will do), since a token is predicted by the one before.
-    Logits are the model's own: soft-capping and scaling apply. Raises ToprError for a model whose LM
-    head cannot be restricted to the completions.
+    Logits are the model's own: soft-capping and scaling apply. Raises ToprError for a model whose
+    LM head cannot be restricted to the completions.
     """
     rows = [[*p, *c] for p, c in zip(prompt_ids, completion_ids, strict=True)]
     input_ids_BT = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
@@ -53,8 +53,8 @@ def completion_logprobs(
     targets_N = input_ids_BT[completion_BT]
     if logits_NV.shape[:-1] != targets_N.shape:
         raise ToprError(
-            f"{type(model).__name__} does not call its LM head as a module, so its log-probs cannot "
-            "be restricted to completions; use a decoder-only causal language model"
+            f"{type(model).__name__} does not call its LM head as a module, so its log-probs "
+            "cannot be restricted to completions; use a decoder-only causal language model"
         )
     logprobs_N = -torch.nn.functional.cross_entropy(logits_NV.float(), targets_N, reduction="none")
     lengths_B = completion_BT.sum(1, keepdim=True)
@@ -65,7 +65,7 @@ def completion_logprobs(
 
 
 @contextmanager
-def _head_only_at(model: PreTrainedModel, keep_BT: Tensor) -> Iterator[None]:
+def _head_only_at(model: PreTrainedModel, keep_BT: Tensor) -> Generator[None]:
     """Within the block, the LM head sees the hidden states at `keep_BT` alone, as [1, N, H].
 
     A hook, because what a model does to its logits after the head (soft-capping, scaling) is then

@@ -1,4 +1,4 @@
-"""What is verified before a weight changes: the mix, and that its log-probs are the policy's own."""
+"""What is verified before a weight changes: the mix, and that its log mu are the policy's own."""
 
 import numpy as np
 import polars as pl
@@ -60,8 +60,8 @@ def check_start(log_ratio_B: pl.Series, limits: tuple[float, float]) -> float | 
             "before any step: the stored log mu are not the starting policy's. Likely causes: "
             "log-probs taken after temperature, top-k or top-p (they must be raw, at T=1); another "
             "chat template or tokenizer, so other prompt tokens; another dtype in the sampler than "
-            "in training.dtype; solutions sampled from another policy than the one trained. Accepted "
-            f"(training.ratio_limits): {low} or more, of the inverse 1/{high} or more"
+            "in training.dtype; solutions sampled from another policy than the one trained. "
+            f"Accepted (training.ratio_limits): {low} or more, of the inverse 1/{high} or more"
         )
     return ratio
 

@@ -1,13 +1,12 @@
 """Training on a mix: the objective on transformers' Trainer.
 
-The Trainer keeps optimiser, schedule, clipping, accumulation and devices. Ours are the batches (what
-it gets is a list of micro-batches), the loss, and the record of each step.
+The Trainer keeps optimiser, schedule, clipping, accumulation and devices. Ours are the batches (it
+gets a list of micro-batches), the loss, and the record of each step.
 """
 
 import math
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from topr_pipeline.checkpoints.folders import load, save
 from topr_pipeline.checkpoints.logprobs import completion_logprobs
 from topr_pipeline.checkpoints.objective import bounds_of, reads_behaviour, tapered_loss
 from topr_pipeline.checkpoints.selfcheck import check_mix, check_start
+from topr_pipeline.checkpoints.trained import Trained
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Bounds, Training
 from topr_pipeline.progress import Progress, quiet
@@ -35,18 +35,6 @@ from topr_pipeline.tables import MIX, TRAINING_LOG
 
 VANISHED = 0.05
 """Below this weight a negative sample counts as vanished in the log."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What training left besides the checkpoint.
-
-    `log` is a `training_log` table. `mean_clipped_ratio` is that of the first batch before any step,
-    over the newest iteration's samples; None when it held none or the objective does not read mu.
-    """
-
-    log: pl.DataFrame
-    mean_clipped_ratio: float | None
 
 
 def train(
@@ -57,14 +45,14 @@ def train(
     seed: int,
     progress: Progress = quiet,
 ) -> Trained:
-    """Train the policy in `start` on `mix` and write model and tokenizer, nothing else, to `folder`.
+    """Train the policy in `start` on `mix`; write model and tokenizer, nothing else, to `folder`.
 
     Rows are shuffled over the whole mix, anew in each epoch. Each step's loss is the mean over its
     `batch_size` samples (the last step may have fewer) whatever the micro-batches are; a sample of
     advantage 0 counts in the mean and adds no gradient. Weights and optimiser are fp32, and saved
-    so: `bfloat16` is autocast, since in bf16 weights a learning rate of 5e-7 rounds away. Dropout is
-    off, or pi would be another policy than the one sampled. On CUDA where there is one, else the
-    CPU; equal inputs give equal bytes at one thread count.
+    so: `bfloat16` is autocast, since in bf16 weights a learning rate of 5e-7 rounds away. Dropout
+    is off, or pi would be another policy than the one sampled. On CUDA where there is one, else on
+    the CPU; equal inputs give equal bytes at one thread count.
 
     Raises ToprError, with nothing written: for a mix or policy that cannot be trained on, log-probs
     outside `training.ratio_limits`, a loss or gradient norm that is not finite.
@@ -87,7 +75,8 @@ def train(
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     save(model, tokenizer, folder)
-    return Trained(TRAINING_LOG.conform(pl.DataFrame(recorder.rows)), recorder.ratio)
+    log = pl.DataFrame(recorder.rows, infer_schema_length=None)  # figures may be null for long
+    return Trained(TRAINING_LOG.conform(log), recorder.ratio)
 
 
 class _MicroBatches(torch.utils.data.Dataset):
@@ -174,9 +163,9 @@ class _Trainer(Trainer):
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **kwargs: Any) -> torch.Tensor:
         """This micro-batch's share of the mean over the step's samples."""
         samples: pl.DataFrame = inputs["samples"].with_columns(tokens=_tokens())
-        logprob_B, _ = completion_logprobs(
+        logprob_B = completion_logprobs(
             model, samples["prompt_token_ids"].to_list(), samples["token_ids"].to_list()
-        )
+        ).logprob_B
         behaviour_logprob_B, advantage_B, length_B = (
             torch.tensor(column.to_numpy(), dtype=torch.float32, device=logprob_B.device)
             for column in samples.select(
@@ -270,8 +259,8 @@ def _refuse_unless_finite(what: str, value: float, step: int, samples: pl.DataFr
     if not math.isfinite(value):
         ids = samples["prompt_id"].unique(maintain_order=True).to_list()
         raise ToprError(
-            f"{what} {value} at step {step}; prompt_ids in the batch: {', '.join(ids)}; nothing was "
-            "written. A smaller training.learning_rate or an upper bound on the ratio may help"
+            f"{what} {value} at step {step}; prompt_ids in the batch: {', '.join(ids)}; nothing "
+            "was written. A smaller training.learning_rate or an upper bound on the ratio may help"
         )
 
 
@@ -280,4 +269,4 @@ def _turn_dropout_off(model: PreTrainedModel) -> None:
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+            setattr(module, "attention_dropout", 0.0)  # noqa: B010 (typed as Module or Tensor)

@@ -16,6 +16,8 @@ from topr_pipeline.experiment import (
     JsonLines,
     Policy,
     Prompts,
+    Rewards,
+    RewardValues,
     fingerprint,
 )
 
@@ -102,10 +104,15 @@ def _code_versions(e: Experiment, root: Path) -> dict[str, str]:
         "mix": fingerprint(e.mix),
         "checkpoint": fingerprint(e.training, e.seed),
         "eval_scores": fingerprint(
-            e.evaluation, e.evaluation.sampling(e.sampling), e.rewards, e.seed
+            e.evaluation, e.evaluation.sampling(e.sampling), _verifier_alone(e.rewards), e.seed
         ),
         "report": fingerprint(),
     }
+
+
+def _verifier_alone(rewards: Rewards) -> Rewards:
+    """Scores count outcomes: what an outcome is worth does not change them."""
+    return rewards.model_copy(update={"values": RewardValues()})
 
 
 def _file_version(source: Prompts | Policy, root: Path) -> str:

@@ -101,12 +101,12 @@ def _checkpoint_metadata(node: Node, data: Path) -> tuple[str, dict[str, Value]]
 
 def _solutions(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
     table = SOLUTIONS.read(node.path(data))
-    lengths = table["token_ids"].list.len()
+    tokens = int(table["token_ids"].list.len().sum())
     truncated = table.filter(finish_reason="length").height / max(table.height, 1)
     metadata: dict[str, Value] = {
         "rows": table.height,
-        "tokens": int(lengths.sum()),
-        "mean_tokens": float(lengths.mean() or 0),
+        "tokens": tokens,
+        "mean_tokens": tokens / max(table.height, 1),
         "truncated_share": truncated,
         "reused_share": figures["reused"] / max(table.height, 1),
         "examples": table.select("prompt_id", "text", "logprob", "finish_reason").head(EXAMPLES),

@@ -6,17 +6,15 @@ Tests replace it: `topr_pipeline.testing.FakeModels` has the same methods and lo
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import polars as pl
 
+from topr_pipeline.checkpoints.trained import Trained
 from topr_pipeline.experiment import Policy, Sampling, Training
 from topr_pipeline.progress import Progress
 from topr_pipeline.solutions.engine import Engine
 from topr_pipeline.solutions.engines import make_engine
-
-if TYPE_CHECKING:
-    from topr_pipeline.checkpoints.trainer import Trained
 
 
 class Models(Protocol):
@@ -40,7 +38,7 @@ class Models(Protocol):
         training: Training,
         seed: int,
         progress: Progress,
-    ) -> "Trained":
+    ) -> Trained:
         """Train the policy in `start` on `mix` and write it into `folder`."""
         ...
 
@@ -72,7 +70,7 @@ class RealModels:
         training: Training,
         seed: int,
         progress: Progress,
-    ) -> "Trained":
+    ) -> Trained:
         """See Models."""
         from topr_pipeline.checkpoints.trainer import train
 

@@ -50,7 +50,7 @@ def load_project(root: Path = ROOT, models: object | None = None) -> Project:
     definitions = dg.Definitions.merge(
         built,
         dg.Definitions(
-            resources=given, executor=dg.in_process_executor, loggers={"console": terse}
+            resources=given, executor=dg.in_process_executor, loggers={"console": TERSE}
         ),
     )
     experiments = {e.name: e for e in sorted(found, key=lambda e: e.name)}
@@ -80,15 +80,16 @@ def _one_line(detail: dict, root: Path) -> str:
     return f"{where}: {key.removeprefix('attributes.')}: {message}{said}"
 
 
-@dg.logger(description="What the stages log, one line each, without Dagster's own events")
-def terse(init_context: dg.InitLoggerContext) -> logging.Logger:
-    """The console logger of `topr run`."""
+def _terse(init_context: dg.InitLoggerContext) -> logging.Logger:
     logger = logging.Logger("topr", logging.INFO)
     handler = logging.StreamHandler()
-    handler.setFormatter(_Terse())
+    handler.setFormatter(_OneLine())
     handler.addFilter(_is_ours)
     logger.addHandler(handler)
     return logger
+
+
+TERSE = dg.LoggerDefinition(_terse, description="What the stages log, without Dagster's events")
 
 
 def _meta(record: logging.LogRecord) -> dict:
@@ -99,7 +100,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
     return not _meta(record).get("dagster_event")
 
 
-class _Terse(logging.Formatter):
+class _OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         message = _meta(record).get("orig_message") or record.getMessage()
         return f"{self.formatTime(record, '%H:%M:%S')} {message}"

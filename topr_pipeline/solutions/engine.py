@@ -20,8 +20,8 @@ class Request:
 class Completion:
     """One sample. R tokens: `token_ids` and `logprobs` have one entry each per generated token.
 
-    `token_ids` ends in EOS when it was generated (`finish_reason` is then "stop"); `logprobs` are the
-    model's own, at T=1 and before top-k and top-p, whatever was sampled with.
+    `token_ids` ends in EOS when it was generated (`finish_reason` is then "stop"); `logprobs` are
+    the model's own, at T=1 and before top-k and top-p, whatever was sampled with.
     """
 
     text: str

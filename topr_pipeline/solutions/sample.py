@@ -86,9 +86,15 @@ def sample(
 
 
 def _stored(request: pl.DataFrame, folder: Path) -> pl.DataFrame:
-    """The solutions that the set in `folder` holds of the rows asked for, with `row`, in order."""
-    rows = request.select("row", *SHARD.key).join(read_shards(folder), on=SHARD.key)
-    return rows.select("row", *SOLUTIONS.columns).sort("row")
+    """The solutions that the set in `folder` holds of the rows asked for, with `row`, in order.
+
+    Only the keys are joined: the large columns are copied once, by one gather.
+    """
+    rows = read_shards(folder)
+    # two runs at once may have sampled a row twice
+    keys = rows.select(SHARD.key).with_row_index("at").unique(SHARD.key, keep="first")
+    found = request.select("row", *SHARD.key).join(keys, on=SHARD.key, maintain_order="left")
+    return rows.select(SOLUTIONS.columns.keys())[found["at"]].with_columns(found["row"])
 
 
 def plan(prompts: pl.DataFrame, sampling: Sampling) -> pl.DataFrame:

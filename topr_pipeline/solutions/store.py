@@ -47,10 +47,9 @@ def prompt_hash(prompt: str) -> str:
 
 
 def read_shards(folder: Path) -> pl.DataFrame:
-    """All rows of a set, each key once. A broken shard is reported and deleted."""
+    """All rows of a set, shard by shard. A broken shard is reported and deleted."""
     frames = [f for path in sorted(folder.glob("*.parquet")) if (f := _read(path)) is not None]
-    rows = pl.concat(frames) if frames else SHARD.empty()
-    return rows.unique(SHARD.key, keep="first", maintain_order=True)
+    return pl.concat(frames) if frames else SHARD.empty()
 
 
 def _read(path: Path) -> pl.DataFrame | None:

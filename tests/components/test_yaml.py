@@ -1,0 +1,126 @@
+"""What a user reads when the YAML is wrong: file, line, key, and what is accepted."""
+
+from collections.abc import Callable
+
+import pytest
+
+from topr_pipeline.components import TOPRExperiment
+from topr_pipeline.components.project import load_project
+from topr_pipeline.errors import ToprError
+
+GOOD = """\
+type: topr_pipeline.components.TOPRExperiment
+attributes:
+  iterations: 2
+  policy:
+    source: tiny
+  prompts:
+    source: word_problems
+    count: 8
+  eval_prompts:
+    source: word_problems
+    count: 4
+  sampling:
+    temperature: 1.0
+  mix:
+    steps:
+      - strategy: anna_karenina
+        correct: 1
+    baseline: 0
+  training:
+    learning_rate: 5e-7
+"""
+
+
+@pytest.fixture
+def load(write_project) -> Callable[[str], TOPRExperiment]:
+    return lambda text: load_project(write_project(mine=text)).experiments["mine"]
+
+
+def test_a_good_file_is_an_experiment_named_after_its_folder(load):
+    component = load(GOOD)
+    assert component.name == "mine"
+    assert component.experiment.training.learning_rate == 5e-7
+
+
+WRONG = [
+    (
+        "    count: 8",
+        "    cuont: 8",
+        "8: prompts.cuont: unknown key 'cuont' (did you mean 'count'?)",
+    ),
+    (
+        "  sampling:",
+        "  smapling:",
+        "12: smapling: unknown key 'smapling' (did you mean 'sampling'?)",
+    ),
+    ("    count: 8", "    count: eight", "8: prompts.count: Input should be a valid integer"),
+    ("    count: 8", "    count: true", "8: prompts.count: a number is wanted"),
+    (
+        "    count: 8",
+        "    count: 0",
+        "8: prompts.count: Input should be greater than or equal to 1",
+    ),
+    ("  iterations: 2\n", "", "iterations: Field required"),
+    (
+        "    source: tiny",
+        "    source: tny",
+        "policy: Input tag 'tny' found using 'source' does not",
+    ),
+    (
+        "        correct: 1",
+        "        corect: 1",
+        "17: mix.steps.0.corect: unknown key 'corect' (did",
+    ),
+    ("    baseline: 0", "    baseline: 2", "18: mix.baseline: Input should be less than or equal"),
+    (
+        "    baseline: 0",
+        "    baseline: 0\n    effective_positive_share: 0.2",
+        "mix: give baseline or effective_positive_share, not both",
+    ),
+    ("temperature: 1.0", "temperature: .nan", "13: sampling.temperature: Input should be a finite"),
+    ("temperature: 1.0", "engine: vlm", "13: sampling.engine: accepted: transformers, fake, or"),
+    (
+        "    learning_rate: 5e-7",
+        "    objective: {negative: [1, 0]}",
+        "20: training.objective.negative: [1.0, 0.0] must be [lower, upper]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "instead", "said"), WRONG, ids=[w[1].strip() for w in WRONG])
+def test_a_wrong_file_is_refused_with_line_key_and_what_is_accepted(load, line, instead, said):
+    assert line in GOOD
+    with pytest.raises(ToprError) as error:
+        load(GOOD.replace(line, instead, 1))
+    lines = str(error.value).splitlines()
+    assert any(said in each for each in lines), str(error.value)
+    assert all("/mine/defs.yaml:" in each for each in lines)
+
+
+def test_all_errors_are_said_at_once(load):
+    text = GOOD.replace("count: 8", "count: x").replace("baseline: 0", "baseline: 9")
+    with pytest.raises(ToprError) as error:
+        load(text)
+    assert len(str(error.value).splitlines()) == 2
+
+
+def test_an_unknown_key_is_refused_with_all_that_are_known(load):
+    with pytest.raises(ToprError, match="accepted: source, count, split, steps"):
+        load(GOOD.replace("    count: 8", "    count: 8\n    zzz: 1"))
+
+
+def test_broken_yaml_is_refused_with_its_line(load):
+    with pytest.raises(ToprError, match="line 3"):
+        load(GOOD.replace("iterations: 2", "iterations: [2"))
+
+
+def test_environment_variables_are_filled_in(load, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MY_PROMPTS", "mine.jsonl")
+    text = GOOD.replace(
+        "source: word_problems\n    count: 8",
+        'source: jsonl\n    path: "{{ env.MY_PROMPTS }}"',
+    )
+    prompts = load(text).experiment.prompts
+    assert prompts.source == "jsonl"
+    assert prompts.path == "mine.jsonl"
