@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from topr_pipeline.display import err, out, show_failures, show_frame, show_outcome, show_plan
 from topr_pipeline.errors import ToprError
@@ -33,7 +34,7 @@ def _user_errors() -> Generator[None]:
     try:
         yield
     except ToprError as error:
-        err.print("[red]error:[/red]", str(error))
+        err.print("[red]error:[/red]", escape(str(error)), soft_wrap=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         err.print("Interrupted. What was finished is kept; run the same command to go on.")
@@ -151,9 +152,10 @@ def _show_report(project: Project, chosen: TOPRExperiment) -> bool:
     if not (folder / "scores.parquet").exists():
         return False
     scores = pl.read_parquet(folder / "scores.parquet")
-    show_frame(score_table({k: frame for (k,), frame in scores.group_by("iteration")}))
-    out.print(f"Report: {_short(folder / 'report.md')}")
-    out.print(f"Learning curve: {_short(folder / 'learning_curve.png')}")
+    shown = scores.filter(pl.col("metric").str.contains("^pass@|^maj@|^invalid$"))
+    show_frame(score_table({k: frame for (k,), frame in shown.group_by("iteration")}))
+    out.print(f"Report: {_short(folder / 'report.md')}", soft_wrap=True)
+    out.print(f"Learning curve: {_short(folder / 'learning_curve.png')}", soft_wrap=True)
     out.print("UI: `make dev`, then http://127.0.0.1:3000")
     return True
 
@@ -200,3 +202,7 @@ def _as_json(planned: Planned) -> dict[str, object]:
         "headline": manifest.headline if manifest else None,
         "data_version": manifest.data_version if manifest else None,
     }
+
+
+if __name__ == "__main__":
+    app()

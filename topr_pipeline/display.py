@@ -1,17 +1,25 @@
 """The tables that `topr` prints."""
 
+import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import polars as pl
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
     from topr_pipeline.components.launch import Launched
     from topr_pipeline.components.plan import Planned
 
-out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+
+def _console(stream: TextIO, **options: bool) -> Console:
+    """Into a file or a pipe lines are 110 wide, as in a usual terminal."""
+    return Console(highlight=False, width=None if stream.isatty() else 110, **options)
+
+
+out, err = _console(sys.stdout), _console(sys.stderr, stderr=True)
 
 COLOURS = {
     "fresh": "green",
@@ -61,11 +69,12 @@ def show_failures(after: "Sequence[Planned]", failures: Mapping[str, str]) -> bo
     said = set()
     for key, message in failures.items():
         if message not in said:
-            err.print(f"[red]{key} failed:[/red]", message.strip(), markup=True)
+            err.print(f"[red]{key} failed:[/red]", escape(message.strip()), soft_wrap=True)
         said.add(message)
     for p in after:
         for name, message in (p.manifest.failed_checks if p.manifest else {}).items():
-            err.print(f"[red]{p.key}, check {name} failed:[/red]", message)
+            failed = f"[red]{p.key}, check {name} failed:[/red]"
+            err.print(failed, escape(message), soft_wrap=True)
             said.add(message)
     return bool(said)
 
@@ -74,7 +83,7 @@ def show_frame(frame: pl.DataFrame) -> None:
     """A polars frame as a table."""
     table = Table(*frame.columns, box=None, header_style="bold")
     for row in frame.iter_rows():
-        table.add_row(*("" if v is None else str(v) for v in row))
+        table.add_row(*("" if v is None else escape(str(v)) for v in row))
     out.print(table)
 
 

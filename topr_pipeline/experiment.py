@@ -61,7 +61,9 @@ def _known_or_dotted(*names: str) -> AfterValidator:
 
 
 EngineName = Annotated[str, _known_or_dotted("transformers", "fake")]
-VerifierName = Annotated[str, _known_or_dotted("gsm8k")]
+VerifierName = Annotated[
+    str, _known_or_dotted("gsm8k", "math", "exact", "choice", "verdict", "reasoning_gym")
+]
 
 
 class Section(BaseModel):
@@ -230,6 +232,17 @@ class Rewards(Section):
     """How completions are verified and what each outcome is worth."""
 
     verifier: VerifierName = "gsm8k"
+    timeout_seconds: PositiveFloat = Field(default=5.0, description="wall clock per pair")
+    workers: Positive | None = Field(
+        default=None,
+        description="processes for slow pairs; null: one per CPU",
+        json_schema_extra=OPERATIONAL,
+    )
+    memory_mib: Natural = Field(
+        default=2048,
+        description="address space of a worker; 0: no limit",
+        json_schema_extra=OPERATIONAL,
+    )
     values: RewardValues = RewardValues()
     limits: RewardLimits = Field(default=RewardLimits(), json_schema_extra=OPERATIONAL)
 
