@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import polars as pl
 from rich.console import Console
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from topr_pipeline.components.plan import Planned
 
 
-def _console(stream: TextIO, **options: bool) -> Console:
-    """Into a file or a pipe lines are 110 wide, as in a usual terminal."""
-    return Console(highlight=False, width=None if stream.isatty() else 110, **options)
+def _console(stderr: bool = False) -> Console:
+    """Into a file or a pipe, lines are 110 wide, so that tables are not squeezed."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(highlight=False, stderr=stderr, width=None if stream.isatty() else 110)
 
 
-out, err = _console(sys.stdout), _console(sys.stderr, stderr=True)
+out, err = _console(), _console(stderr=True)
 
 COLOURS = {
     "fresh": "green",

@@ -118,13 +118,12 @@ class FakeModels:
     engines that were handed out.
 
     >>> import dagster as dg
-    >>> from topr_pipeline.components import experiment_definitions
+    >>> from topr_pipeline.components import experiment_assets
     >>> from topr_pipeline.experiment import Experiment
     >>> def result_of(experiment: Experiment, folder: Path) -> dg.ExecuteInProcessResult:
-    ...     definitions = experiment_definitions("toy", experiment, folder)
     ...     models = FakeModels(reply=lambda prompt, i: f"The answer is {i}")
     ...     resources = {"models": models, "data": str(folder)}
-    ...     return dg.materialize(definitions.assets, resources=resources)
+    ...     return dg.materialize(experiment_assets("toy", experiment, folder), resources=resources)
     """
 
     def __init__(

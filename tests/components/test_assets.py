@@ -14,7 +14,7 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from topr_pipeline.components import experiment_definitions
+from topr_pipeline.components import experiment_assets
 from topr_pipeline.components.topr_experiment import FORCE_TAG
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.testing import FakeModels
@@ -45,9 +45,8 @@ class Toy:
         return Experiment.model_validate({**said, **changes})
 
     def run(self, tags: dict[str, str] | None = None, **changes: Any) -> dg.ExecuteInProcessResult:
-        definitions = experiment_definitions("toy", self.experiment(**changes), self.root)
         return dg.materialize(
-            list(definitions.assets or ()),
+            experiment_assets("toy", self.experiment(**changes), self.root),
             instance=self.instance,
             resources={"models": self.models, "data": str(self.root / "data")},
             raise_on_error=False,
@@ -229,9 +228,8 @@ def test_an_engine_that_goes_away_loses_nothing_that_was_sampled(toy: Toy, tmp_p
 
 
 def test_an_asset_alone_says_which_input_is_missing(toy: Toy):
-    definitions = experiment_definitions("toy", toy.experiment(), toy.root)
     result = dg.materialize(
-        list(definitions.assets or ()),
+        experiment_assets("toy", toy.experiment(), toy.root),
         selection=dg.AssetSelection.keys(["toy", "iter_01", "mix"]),
         instance=toy.instance,
         resources={"models": toy.models, "data": str(toy.root / "data")},
@@ -242,11 +240,10 @@ def test_an_asset_alone_says_which_input_is_missing(toy: Toy):
 
 def test_assets_say_what_they_are(toy: Toy):
     experiment = toy.experiment(owners=["team:nlp"], tags={"size": "toy"})
-    definitions = dg.Definitions.merge(
-        experiment_definitions("toy", experiment, toy.root),
-        dg.Definitions(resources={"models": toy.models, "data": "data"}),
-    )
-    specs = {spec.key.to_user_string(): spec for spec in definitions.resolve_all_asset_specs()}
+    specs = {
+        asset.key.to_user_string(): asset.get_asset_spec()
+        for asset in experiment_assets("toy", experiment, toy.root)
+    }
     spec = specs["toy/iter_02/rewards"]
     assert spec.group_name == "toy_iter_02"
     assert spec.owners == ["team:nlp"]
@@ -267,6 +264,8 @@ def test_materialisations_carry_figures_previews_and_plots(toy: Toy):
     }
     assert metadata["iter_01/rewards"]["correct"].value == 0.5
     assert metadata["iter_01/rewards"]["dagster/row_count"].value == 24
-    assert "data:image/png" in metadata["report"]["learning_curve"].value
-    assert metadata["iter_01/mix"]["waterfall"].records[0].data["rows"] == 24
+    assert "data:image/png" in str(metadata["report"]["learning_curve"].value)
+    waterfall = metadata["iter_01/mix"]["waterfall"]
+    assert isinstance(waterfall, dg.TableMetadataValue)
+    assert waterfall.records[0].data["rows"] == 24
     assert metadata["iter_02/eval_scores"]["pass@1"].value == 0.5

@@ -1,7 +1,7 @@
 """The Dagster component: one YAML file unrolled into assets, checks and a job."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -88,12 +88,8 @@ class TOPRExperiment(dg.Component):
 
 
 def experiment_definitions(name: str, experiment: Experiment, root: Path) -> dg.Definitions:
-    """Assets, checks and job of one experiment; needs the resources `models` and `data`.
-
-    `root` is the folder that relative paths in the experiment start from.
-    """
-    nodes = unroll(name, experiment, root)
-    assets = [_asset(node, nodes, experiment, root) for node in nodes.values()]
+    """Assets, checks and job of one experiment; needs the resources `models` and `data`."""
+    assets = experiment_assets(name, experiment, root)
     job = dg.define_asset_job(
         name,
         selection=dg.AssetSelection.assets(*assets),
@@ -101,6 +97,18 @@ def experiment_definitions(name: str, experiment: Experiment, root: Path) -> dg.
         tags={EXPERIMENT_TAG: name},
     )
     return dg.Definitions(assets=assets, jobs=[job])
+
+
+def experiment_assets(
+    name: str, experiment: Experiment, root: Path
+) -> Sequence[dg.AssetsDefinition]:
+    """The assets of one experiment, for `dg.materialize` in tests.
+
+    They need the resources `models` (`RealModels` or `topr_pipeline.testing.FakeModels`) and `data`
+    (the folder for artifacts). `root` is where relative paths in the experiment start from.
+    """
+    nodes = unroll(name, experiment, root)
+    return [_asset(node, nodes, experiment, root) for node in nodes.values()]
 
 
 def asset_key(key: str) -> dg.AssetKey:
