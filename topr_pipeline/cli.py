@@ -143,6 +143,33 @@ def report(experiment: Annotated[str, typer.Argument()]) -> None:
             raise ToprError(f"{chosen.name}/report was not made yet; run `topr run {chosen.name}`")
 
 
+@app.command()
+def clean(
+    experiment: Names = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+) -> None:
+    """Remove samples that no present policy and configuration uses, and what killed runs left.
+
+    Artifacts are never removed.
+    """
+    from topr_pipeline.components.clean import clean as clean_one
+
+    with _user_errors():
+        project = _load()
+        for chosen in project.chosen(experiment):
+            found = clean_one(
+                chosen.name, chosen.nodes(), chosen.experiment, project.data, dry_run
+            )
+            for leftover in found:
+                out.print(f"{_short(leftover.path)}: {_bytes(leftover.size)}, {leftover.why}")
+            total = _bytes(sum(leftover.size for leftover in found))
+            out.print(f"{chosen.name}: {total} {'would be' if dry_run else 'were'} removed")
+
+
+def _bytes(count: int) -> str:
+    return f"{count:,} bytes" if count < 10_000 else f"{count / 1e6:,.2f} MB"
+
+
 def _show_report(project: Project, chosen: TOPRExperiment) -> bool:
     import polars as pl
 

@@ -205,6 +205,11 @@ class Sampling(Section):
     max_tokens: Positive = 512
     shard_size: Positive = Field(default=1024, description="samples per shard of the store")
     batch_size: Positive = Field(default=256, description="samples per call of the engine")
+    shards: Positive = Field(
+        default=1,
+        description="Dagster steps that share an iteration's sampling, each with its own engine",
+        json_schema_extra=OPERATIONAL,
+    )
 
 
 # ------------------------------------------------------------------------------------- rewards
@@ -397,6 +402,10 @@ class Experiment(Section):
     mix: Mix = Mix()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
+
+    def seed_for(self, use: str) -> int:
+        """A seed of its own for each use, derived from the experiment's."""
+        return int(fingerprint(use, self.seed), 16) % 2**31
 
 
 def fingerprint(*parts: BaseModel | str | int | float | None) -> str:

@@ -22,7 +22,8 @@ def quiet(done: int, total: int, **figures: float) -> None:
 class Shown:
     """A bar with rate and ETA in a terminal, and a log line every `every` seconds.
 
-    Use as a context manager: the bar is closed at the end, also after an error.
+    Use as a context manager: the bar is closed at the end, also after an error. Rates count from
+    the last call before work was done: neither what was done before nor a model's loading counts.
     """
 
     def __init__(
@@ -50,12 +51,16 @@ class Shown:
                 dynamic_ncols=True,
             )
             self.first = done
-        self.bar.set_postfix({k: f"{v:.4g}" for k, v in figures.items()}, refresh=False)
-        self.bar.update(done - self.bar.n)
         now = time.monotonic()
+        if done == self.first:
+            self.started = now
+            self.bar.unpause()  # tqdm's own clock
+        said = {k.replace("_per_", "/"): f"{v:.4g}" for k, v in figures.items()}
+        self.bar.set_postfix(said, refresh=False)
+        self.bar.update(done - self.bar.n)
         if now - self.logged >= self.every:
             self.logged = now
-            rate = (done - self.first) / (now - self.started)
+            rate = (done - self.first) / max(now - self.started, 1e-9)
             eta = f", {(total - done) / rate:.0f} s left" if rate > 0 else ""
-            said = "".join(f", {k} {v:.4g}" for k, v in figures.items())
-            self.log(f"{self.what}: {done}/{total} {self.unit}, {rate:.3g}/s{eta}{said}")
+            more = "".join(f", {k} {v}" for k, v in said.items())
+            self.log(f"{self.what}: {done}/{total} {self.unit}, {rate:.3g}/s{more}{eta}")

@@ -4,6 +4,7 @@ A table is a Parquet file with the columns listed here, in this order. It is wri
 name in the same folder and then renamed, so that a reader sees the old file or the new one.
 """
 
+import errno
 import hashlib
 import os
 import shutil
@@ -45,7 +46,8 @@ class Table:
         keys = frame.select(self.key)
         if sum(keys.null_count().row(0)):
             raise ToprError(f"{self.name}: null in the key columns {list(self.key)}")
-        if keys.is_duplicated().any():
+        # Few bytes a row: 64-bit hashes that all differ settle it, and almost always they do.
+        if keys.hash_rows().n_unique() < keys.height and keys.is_duplicated().any():
             first = keys.filter(keys.is_duplicated()).row(0)
             raise ToprError(f"{self.name}: {dict(zip(self.key, first, strict=True))} stands twice")
         return frame
@@ -54,10 +56,17 @@ class Table:
         return pl.DataFrame(schema=self.schema)
 
     def write(self, frame: pl.DataFrame, path: Path) -> str:
-        """Write `frame` atomically and return its content hash."""
+        """Write `frame` atomically and return its content hash.
+
+        Raises ToprError as `conform` does, and when the disk does not take the table.
+        """
         frame = self.conform(frame)
         with atomic_path(path) as temporary:
-            frame.write_parquet(temporary, compression="zstd")
+            try:
+                frame.write_parquet(temporary, compression="zstd")
+            except (pl.exceptions.PolarsError, OSError) as error:
+                # Polars hands on what the disk said in its own words, if at all.
+                raise unwritable(str(error), path) from error
         return content_hash(path)
 
     def read(self, path: Path) -> pl.DataFrame:
@@ -70,6 +79,24 @@ class Table:
                 f"{self.name}: {path} cannot be read ({error}); delete it and materialise it again"
             ) from error
         return self.conform(frame)
+
+    def scan(self, path: Path) -> pl.LazyFrame:
+        """The table lazily, to read some columns or rows of one that may not fit into memory.
+
+        Its columns are checked; its keys were when it was written. ToprError as from `read`.
+        """
+        if not path.exists():
+            raise ToprError(f"{self.name}: {path} is missing; materialise it again")
+        try:
+            frame = pl.scan_parquet(path)
+            schema = frame.collect_schema()
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise ToprError(
+                f"{self.name}: {path} cannot be read ({error}); delete it and materialise it again"
+            ) from error
+        if schema != self.schema:
+            raise ToprError(f"{self.name}: {path} has columns {schema}, not {self.schema}")
+        return frame
 
 
 TEXT, INT, FLOAT = pl.String(), pl.Int32(), pl.Float64()
@@ -172,20 +199,53 @@ def atomic_path(path: Path) -> Generator[Path]:
     """A temporary file or folder name beside `path`, renamed to `path` when the block succeeds.
 
     An existing folder is moved aside first and removed after, since a rename cannot replace it.
+    Raises ToprError when the disk is full or cannot be written to.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            if path.is_dir():
+                old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old.tmp")
+                os.replace(path, old)
+                os.replace(temporary, path)
+                remove(old)
+            else:
+                os.replace(temporary, path)
+        finally:
+            remove(temporary)
+
+
+_DISK = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file is larger than allowed here",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "there is no permission to write",
+    errno.EPERM: "writing is not permitted",
+}
+
+
+@contextmanager
+def disk_errors(path: Path) -> Generator[None]:
+    """Turn a full or read-only disk into a ToprError that says what to do; other errors pass."""
     try:
-        yield temporary
-        if path.is_dir():
-            old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old.tmp")
-            os.replace(path, old)
-            os.replace(temporary, path)
-            remove(old)
-        else:
-            os.replace(temporary, path)
-    finally:
-        remove(temporary)
+        yield
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        raise unwritable(_DISK[error.errno], error.filename or path) from error
+
+
+def unwritable(why: str, path: str | Path) -> ToprError:
+    """The error for a disk that takes no more, with the space that is left."""
+    there = next((p for p in (Path(path), *Path(path).parents) if p.exists()), Path("/"))
+    free = shutil.disk_usage(there).free / 1e6
+    return ToprError(
+        f"{path} cannot be written: {why} ({free:,.1f} MB free); make room or make it writable, "
+        "and run again: what was finished is kept"
+    )
 
 
 def remove(path: Path) -> None:

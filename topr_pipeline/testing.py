@@ -27,7 +27,7 @@ class FakeEngine:
     process, so equal calls give equal completions everywhere.
 
     Args:
-        reply: `reply(prompt, i)` is the text of the i-th sample of a prompt in a call, from 0.
+        reply: `reply(prompt, i)` is the text of a prompt's sample i (its sample_index, from 0).
             Default: "The answer is K", K from 0 to 9 out of the prompt, the sample and both seeds.
         seed: makes another engine of the default reply.
         fail_after: raise RuntimeError in the call that would complete more than this many samples
@@ -62,7 +62,9 @@ class FakeEngine:
         total = self.generated + sum(r.n for r in batch)
         if self.fail_after is not None and total > self.fail_after:
             raise RuntimeError(f"fake engine stops after {self.fail_after} completions, as told")
-        completions = [[self._complete(r.prompt, i, seed) for i in range(r.n)] for r in batch]
+        completions = [
+            [self._complete(r.prompt, r.first + i, seed) for i in range(r.n)] for r in batch
+        ]
         self.generated = total
         return completions
 

@@ -5,6 +5,10 @@ Below the component nothing knows Dagster: `graph` unrolls, `plan` finds what is
 `step` makes one artifact through `stages`, `inspection` says what to show of it.
 """
 
-from topr_pipeline.components.topr_experiment import TOPRExperiment, experiment_assets
+from topr_pipeline.components.topr_experiment import (
+    TOPRExperiment,
+    experiment_assets,
+    experiment_definitions,
+)
 
-__all__ = ["TOPRExperiment", "experiment_assets"]
+__all__ = ["TOPRExperiment", "experiment_assets", "experiment_definitions"]

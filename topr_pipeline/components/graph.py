@@ -25,11 +25,11 @@ STAGE_VERSIONS: Mapping[str, str] = {
     "prompts": "1",
     "eval_prompts": "1",
     "base_policy": "1",
-    "solutions": "1",
+    "solutions": "2",
     "rewards": "1",
     "mix": "1",
     "checkpoint": "1",
-    "eval_scores": "1",
+    "eval_scores": "2",
     "report": "1",
 }
 """Raised by hand when a stage's code changes what it makes from the same inputs."""

@@ -100,20 +100,37 @@ def _checkpoint_metadata(node: Node, data: Path) -> tuple[str, dict[str, Value]]
 
 
 def _solutions(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
-    table = SOLUTIONS.read(node.path(data))
-    tokens = int(table["token_ids"].list.len().sum())
-    truncated = table.filter(finish_reason="length").height / max(table.height, 1)
+    prompts = PROMPTS.scan(data / f"{node.key.split('/')[0]}/prompts.parquet")
+    examples = _examples(SOLUTIONS.scan(node.path(data)), prompts)
+    said = f"{figures['rows']} samples"
+    return Inspection(said, {**_sampling_metadata(figures), "examples": examples})
+
+
+def _sampling_metadata(figures: Figures) -> dict[str, Value]:
+    """From what the maker counted while it wrote: the table may not fit into memory."""
+    rows, tokens, reasons = figures["rows"], figures["tokens"], figures["finish_reasons"]
     metadata: dict[str, Value] = {
-        "rows": table.height,
+        "rows": rows,
         "tokens": tokens,
-        "mean_tokens": tokens / max(table.height, 1),
-        "truncated_share": truncated,
-        "reused_share": figures["reused"] / max(table.height, 1),
-        "examples": table.select("prompt_id", "text", "logprob", "finish_reason").head(EXAMPLES),
+        "mean_tokens": tokens / max(rows, 1),
+        "truncated_share": reasons.get("length", 0) / max(rows, 1),
+        "finish_reasons": ", ".join(f"{reason} {n}" for reason, n in reasons.items()),
+        "cache_hit_share": 1 - figures["sampled"] / max(rows, 1),
     }
     if figures["sampling_s"] > 0:
-        metadata["tokens_per_s"] = figures["tokens"] / figures["sampling_s"]
-    return Inspection(f"{table.height} samples", metadata)
+        metadata["tokens_per_s"] = figures["sampled_tokens"] / figures["sampling_s"]
+        metadata["samples_per_s"] = figures["sampled"] / figures["sampling_s"]
+    return metadata
+
+
+def _examples(solutions: pl.LazyFrame, prompts: pl.LazyFrame) -> pl.DataFrame:
+    """The first sample of a few prompts."""
+    first = solutions.filter(sample_index=0).select(
+        "prompt_id", "text", "logprob", "finish_reason", tokens=pl.col("token_ids").list.len()
+    )
+    asked = prompts.select("prompt_id", "prompt")
+    joined = first.head(EXAMPLES).join(asked, on="prompt_id", how="left", maintain_order="left")
+    return joined.select("prompt", "text", "tokens", "logprob", "finish_reason").collect()
 
 
 def _rewards(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
@@ -155,7 +172,7 @@ def _eval_scores(node: Node, experiment: Experiment, data: Path, figures: Figure
     values = {metric: value for metric, value in scores.select("metric", "value").iter_rows()}
     return Inspection(
         f"pass@1 {values['pass@1']:.3f}",
-        {**values, "scores": scores, "tokens": figures["tokens"]},
+        {**values, "scores": scores, **_sampling_metadata(figures)},
     )
 
 

@@ -14,8 +14,9 @@ from filelock import FileLock, Timeout
 from topr_pipeline.components.graph import Node
 from topr_pipeline.components.plan import Planned
 from topr_pipeline.components.step import is_being_made
-from topr_pipeline.components.topr_experiment import EXPERIMENT_TAG, FORCE_TAG, asset_key
+from topr_pipeline.components.topr_experiment import EXPERIMENT_TAG, FORCE_TAG, MERGE, asset_key
 from topr_pipeline.errors import ToprError
+from topr_pipeline.tables import disk_errors
 
 
 @dataclass(frozen=True)
@@ -73,18 +74,15 @@ def launch(
             asset_selection=[asset_key(p.key) for p in planned],
             tags={EXPERIMENT_TAG: name, LAUNCHER_TAG: "topr", FORCE_TAG: ",".join(forced)},
         )
-    events = result.all_events
     by_step = {key.replace("/", "__"): key for key in nodes}
-    return Launched(
-        result.run_id,
-        result.success,
-        frozenset(by_step[e.step_key] for e in events if e.is_step_success and e.step_key),
-        {
-            by_step[e.step_key]: _failure_message(e)
-            for e in events
-            if e.is_step_failure and e.step_key
-        },
-    )
+    executed, failures = set(), {}
+    for event in result.all_events:
+        asset, _, step = (event.step_key or "").partition(".")
+        if event.is_step_success and step in ("", MERGE):
+            executed.add(by_step[asset])
+        if event.is_step_failure:
+            failures.setdefault(by_step[asset], _failure_message(event))
+    return Launched(result.run_id, result.success, frozenset(executed), failures)
 
 
 LAUNCHER_TAG = "topr/launcher"
@@ -101,12 +99,17 @@ def _failure_message(event: dg.DagsterEvent) -> str:
 
 @contextlib.contextmanager
 def _one_run(name: str, data: Path) -> Generator[None]:
-    (data / name).mkdir(parents=True, exist_ok=True)
+    lock = FileLock(data / name / ".run.lock", timeout=0)
     try:
-        with FileLock(data / name / ".run.lock", timeout=0):
-            yield
+        with disk_errors(data / name):
+            (data / name).mkdir(parents=True, exist_ok=True)
+            lock.acquire()
     except Timeout:
         raise ToprError(f"another `topr run {name}` is running; wait for it, or stop it") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _fail_dead_runs(
@@ -139,8 +142,11 @@ def _holds_place_without_lock(
 
     def dead() -> bool:
         slots = instance.event_log_storage.get_concurrency_info("accelerator").claimed_slots
-        mine = [by_step.get(s.step_key) for s in slots if s.run_id == run_id]
-        return any(node is not None and not is_being_made(node, data) for node in mine)
+        mine = [s.step_key.partition(".") for s in slots if s.run_id == run_id]
+        return any(
+            asset in by_step and not is_being_made(by_step[asset], data, step.removeprefix("part_"))
+            for asset, _, step in mine
+        )
 
     if not dead():
         return False

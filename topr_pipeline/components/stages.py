@@ -4,7 +4,7 @@ A maker writes its artifact to `work.out` (a temporary name) and returns figures
 that are kept in the manifest. It knows paths and specs; the rooms know neither.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from topr_pipeline import mixes, prompts, rewards, solutions
 from topr_pipeline.components.graph import Node
 from topr_pipeline.components.manifest import read_manifest
 from topr_pipeline.components.models import Models
+from topr_pipeline.components.samples import note_cost, noted_costs, part_name, sampling_of, store
 from topr_pipeline.errors import ToprError
 from topr_pipeline.evals import score, write_report
-from topr_pipeline.experiment import Experiment, FolderPolicy, Sampling, fingerprint
+from topr_pipeline.experiment import Experiment, FolderPolicy
 from topr_pipeline.progress import Progress
 from topr_pipeline.tables import EVAL_SCORES, MIX, PROMPTS, REWARDS, SOLUTIONS, TRAINING_LOG, remove
 
@@ -51,17 +52,12 @@ class Work:
         return self.input(stage).path(self.data)
 
     @property
-    def store(self) -> Path:
-        """Where the experiment's finished samples lie, by fingerprint."""
-        return self.data / self.node.key.split("/")[0] / "samples"
-
-    @property
     def _parents(self) -> list[Node]:
         return [self.nodes[key] for key in self.node.parents]
 
     def seed(self, what: str) -> int:
         """A seed of its own for each use, derived from the experiment's."""
-        return int(fingerprint(what, self.experiment.seed), 16) % 2**31
+        return self.experiment.seed_for(what)
 
 
 Figures = dict[str, Any]
@@ -124,41 +120,57 @@ def training_log_path(node: Node, data: Path) -> Path:
 
 
 def make_solutions(work: Work) -> Figures:
-    """Sample the iteration's prompts from the previous checkpoint."""
-    sampling, iteration = work.experiment.sampling, work.node.iteration or 0
-    chosen = prompts.for_iteration(
+    """Sample the iteration's prompts from the previous checkpoint, or merge what parts sampled."""
+    asked = _asked(work, _iteration_prompts(work))
+    sampled = solutions.sample(asked, work.models.engine(asked.sampling), work.out, work.progress)
+    return _sampling_figures(sampled, [sampled.cost, *noted_costs(work.node, work.data)])
+
+
+def sample_part(work: Work, part: int, of: int) -> None:
+    """Sample a part of what `make_solutions` will then find in the store."""
+    asked = _asked(work, _iteration_prompts(work))
+    engine = work.models.engine(asked.sampling)
+    cost = solutions.sample_part(asked, engine, part, of, work.progress)
+    note_cost(work.node, work.data, part_name(part, of), cost)
+
+
+def _iteration_prompts(work: Work) -> pl.DataFrame:
+    return prompts.for_iteration(
         PROMPTS.read(work.path("prompts")),
-        sampling.prompts_per_iteration,
-        iteration,
+        work.experiment.sampling.prompts_per_iteration,
+        work.node.iteration or 0,
         work.experiment.seed,
     )
-    sampled = _sample(work, chosen, sampling, f"solutions {iteration}")
-    SOLUTIONS.write(sampled.frame, work.out)
-    return _cost(sampled)
 
 
-def _sample(work: Work, chosen: pl.DataFrame, sampling: Sampling, use: str) -> solutions.Sampled:
+def _asked(work: Work, chosen: pl.DataFrame) -> solutions.Asked:
     policy = work.input("checkpoint")
-    return solutions.sample(
+    sampling, seed = sampling_of(work.node, work.experiment)
+    return solutions.Asked(
         chosen,
         sampling,
-        work.models.engine(sampling),
         policy.path(work.data),
         work.inputs[policy.key],
-        work.store,
-        work.seed(use),
-        work.progress,
+        store(work.node.key, work.data),
+        seed,
     )
 
 
-def _cost(sampled: solutions.Sampled) -> Figures:
-    return {"reused": sampled.reused, "tokens": sampled.tokens, "sampling_s": sampled.seconds}
+def _sampling_figures(sampled: solutions.Sampled, costs: Sequence[solutions.Cost]) -> Figures:
+    return {
+        "rows": sampled.rows,
+        "tokens": sampled.tokens,
+        "finish_reasons": sampled.finish_reasons,
+        "sampled": sum(c.samples for c in costs),
+        "sampled_tokens": sum(c.tokens for c in costs),
+        "sampling_s": sum(c.seconds for c in costs),
+    }
 
 
 def make_rewards(work: Work) -> Figures:
     """Verify the iteration's solutions."""
     table = rewards.verify(
-        SOLUTIONS.read(work.path("solutions")),
+        _columns(work.path("solutions"), VERIFIED),
         PROMPTS.read(work.path("prompts")),
         work.experiment.rewards,
     )
@@ -166,10 +178,18 @@ def make_rewards(work: Work) -> Figures:
     return {}
 
 
+VERIFIED = ("prompt_id", "sample_index", "text", "finish_reason")
+
+
+def _columns(solutions: Path, columns: Sequence[str]) -> pl.DataFrame:
+    """Columns of a solutions table, which may be too large to be read whole."""
+    return SOLUTIONS.scan(solutions).select(columns).collect()
+
+
 def make_mix(work: Work) -> Figures:
     """Curate what is trained on."""
     curated = mixes.curate(
-        SOLUTIONS.read(work.path("solutions")),
+        SOLUTIONS.scan(work.path("solutions")),
         REWARDS.read(work.path("rewards")),
         work.experiment.mix,
         work.node.iteration or 0,
@@ -197,14 +217,14 @@ def make_eval_scores(work: Work) -> Figures:
     """Sample and verify the held-out prompts, and score them."""
     experiment = work.experiment
     held_out = PROMPTS.read(work.path("eval_prompts"))
-    sampling = experiment.evaluation.sampling(experiment.sampling)
-    sampled = _sample(work, held_out, sampling, "evaluation")
-    verified = rewards.verify(sampled.frame, held_out, experiment.rewards)
-    scores = score(verified, sampled.frame, experiment.evaluation, work.seed("bootstrap"))
-    SOLUTIONS.write(sampled.frame, work.out / "solutions.parquet")
+    asked, table = _asked(work, held_out), work.out / "solutions.parquet"
+    sampled = solutions.sample(asked, work.models.engine(asked.sampling), table, work.progress)
+    verified = rewards.verify(_columns(table, VERIFIED), held_out, experiment.rewards)
+    tokens = _columns(table, ("prompt_id", "sample_index", "token_ids"))
+    scores = score(verified, tokens, experiment.evaluation, work.seed("bootstrap"))
     REWARDS.write(verified, work.out / "rewards.parquet")
     EVAL_SCORES.write(scores, work.out / "scores.parquet")
-    return _cost(sampled)
+    return _sampling_figures(sampled, [sampled.cost])
 
 
 def make_report(work: Work) -> Figures:

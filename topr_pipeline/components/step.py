@@ -13,11 +13,12 @@ from topr_pipeline.components.graph import Node
 from topr_pipeline.components.inspection import Inspection, inspect
 from topr_pipeline.components.manifest import Manifest, read_manifest
 from topr_pipeline.components.models import Models
-from topr_pipeline.components.stages import MAKERS, Work
+from topr_pipeline.components.samples import part_name
+from topr_pipeline.components.stages import MAKERS, Work, sample_part
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.progress import Shown
-from topr_pipeline.tables import atomic_path, content_hash
+from topr_pipeline.tables import atomic_path, content_hash, disk_errors
 
 USES_MODELS = frozenset({"base_policy", "solutions", "checkpoint", "eval_scores"})
 UNITS = {"solutions": "samples", "eval_scores": "samples"}
@@ -93,6 +94,32 @@ def _remake(
     return Manifest(node.code_version, content_hash(target), inputs, seconds, figures=figures)
 
 
+def make_part(
+    node: Node,
+    nodes: Mapping[str, Node],
+    experiment: Experiment,
+    place: Place,
+    models: Models,
+    part: int,
+    log: Callable[[str], None] = logging.info,
+) -> None:
+    """Sample part `part` of `sampling.shards` of the solutions `node` into the store.
+
+    Nothing is done where the artifact is current. The errors are those of `make`.
+    """
+    target, of = node.path(place.data), experiment.sampling.shards
+    name = part_name(part, of)
+    inputs = {parent: _data_version(nodes[parent], place.data) for parent in node.parents}
+    with _only_one(node, place.data, name):
+        if _is_current(node, read_manifest(node.manifest_path(place.data)), inputs, target):
+            return
+        shown = Shown(f"{node.key} {name}", UNITS[node.stage], log)
+        with shown as progress, models.threads(experiment.threads):
+            root, data = place.root, place.data
+            work = Work(node, nodes, experiment, root, data, target, inputs, models, progress)
+            sample_part(work, part, of)
+
+
 def _is_current(
     node: Node, manifest: Manifest | None, inputs: Mapping[str, str], target: Path
 ) -> bool:
@@ -112,25 +139,30 @@ def _data_version(parent: Node, data: Path) -> str:
     return manifest.data_version
 
 
-def is_being_made(node: Node, data: Path) -> bool:
-    """Whether some process is making the artifact now; its lock goes when the process does."""
+def is_being_made(node: Node, data: Path, part: str = "") -> bool:
+    """Whether some process is making the artifact now, or that part of it.
+
+    A lock goes when its process does.
+    """
     try:
-        with _lock(node, data).acquire(timeout=0):
+        with _lock(node, data, part).acquire(timeout=0):
             return False
     except Timeout:
         return True
 
 
-def _only_one(node: Node, data: Path) -> AbstractContextManager[object]:
+def _only_one(node: Node, data: Path, part: str = "") -> AbstractContextManager[object]:
     try:
-        return _lock(node, data).acquire(timeout=0)
+        with disk_errors(node.path(data)):
+            return _lock(node, data, part).acquire(timeout=0)
     except Timeout:
         raise ToprError(
-            f"{node.key} is being made by another process; wait for it, or stop it first"
+            f"{node.key}{part and f' ({part})'} is being made by another process; "
+            "wait for it, or stop it first"
         ) from None
 
 
-def _lock(node: Node, data: Path) -> FileLock:
+def _lock(node: Node, data: Path, part: str = "") -> FileLock:
     path = node.path(data).parent
     path.mkdir(parents=True, exist_ok=True)
-    return FileLock(path / f".{node.key.rsplit('/', 1)[-1]}.lock")
+    return FileLock(path / f".{node.key.rsplit('/', 1)[-1]}{part and f'.{part}'}.lock")

@@ -1,7 +1,8 @@
 """The Dagster component: one YAML file unrolled into assets, checks and a job."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,7 +12,8 @@ from pydantic import BaseModel
 
 from topr_pipeline.components.graph import CHECKS, Node, unroll
 from topr_pipeline.components.inspection import Value
-from topr_pipeline.components.step import Made, Place, make
+from topr_pipeline.components.samples import part_name
+from topr_pipeline.components.step import Made, Place, make, make_part
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.tables import EVAL_SCORES, MIX, PROMPTS, REWARDS, SOLUTIONS, Table
@@ -50,6 +52,11 @@ TABLES: Mapping[str, Table] = {
     "mix": MIX,
     "eval_scores": EVAL_SCORES,
 }
+RESOURCES = {"models", "data"}
+MERGE = "merge"
+"""Name of the last step of a fan-out, the one that makes the artifact."""
+RETRY = dg.RetryPolicy(max_retries=2, delay=10, backoff=dg.Backoff.EXPONENTIAL)
+"""Of the steps of a fan-out: an engine that crashed, a machine that went away."""
 ACCELERATOR_STAGES = frozenset({"base_policy", "solutions", "checkpoint", "eval_scores"})
 
 
@@ -119,47 +126,114 @@ def asset_key(key: str) -> dg.AssetKey:
 def _asset(
     node: Node, nodes: Mapping[str, Node], experiment: Experiment, root: Path
 ) -> dg.AssetsDefinition:
-    key = asset_key(node.key)
-    name = key.path[0]
-    group = f"iter_{node.iteration or 0:02d}" if node.stage != "report" else "report"
+    if node.stage == "solutions" and experiment.sampling.shards > 1:
+        return _fanned_out(node, nodes, experiment, root)
 
     @dg.asset(
-        key=key,
+        **_spec(node, experiment),
         deps=[asset_key(parent) for parent in node.parents],
-        code_version=node.code_version,
-        description=DESCRIPTIONS[node.stage],
-        group_name=f"{name}_{group}",
-        kinds=KINDS[node.stage],
-        owners=list(experiment.owners) or None,
-        tags={"topr/stage": node.stage, **experiment.tags},
-        metadata=_static_metadata(node.stage),
-        check_specs=[
-            dg.AssetCheckSpec(check, asset=key, blocking=True)
-            for check in CHECKS.get(node.stage, ())
-        ],
-        required_resource_keys={"models", "data"},
+        required_resource_keys=RESOURCES,
         pool="accelerator" if node.stage in ACCELERATOR_STAGES else None,
         # Prompts first: what is wrong with them is said before a model is loaded.
         op_tags={"dagster/priority": "1"} if "prompts" in node.stage else None,
     )
     def materialise(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        place = Place(root, Path(context.resources.data))
-        forced = context.run.tags.get(FORCE_TAG, "").split(",")
-        try:
-            made = make(
-                node,
-                nodes,
-                experiment,
-                place,
-                context.resources.models,
-                context.log.info,
-                node.key in forced,
-            )
-        except ToprError as error:
-            raise dg.Failure(str(error), allow_retries=False) from None
-        return _result(key, made)
+        return _materialised(context, node, nodes, experiment, root)
 
     return materialise
+
+
+def _fanned_out(
+    node: Node, nodes: Mapping[str, Node], experiment: Experiment, root: Path
+) -> dg.AssetsDefinition:
+    """The solutions asset as a graph: steps that each sample a part into the store, then `merge`.
+
+    Nothing passes between the steps but their order: they share the data folder.
+    """
+    spec = _spec(node, experiment)
+    of, prefix = experiment.sampling.shards, node.key.replace("/", "__")
+    checks = {check.get_python_identifier(): dg.Out(dg.Nothing) for check in spec["check_specs"]}
+    parents = dict(zip(("prompts", "checkpoint"), node.parents, strict=True))
+
+    def part_op(part: int) -> Any:
+        name = f"part_{part_name(part, of)}"
+
+        @dg.op(
+            name=f"{prefix}__{name}",
+            ins=dict.fromkeys(parents, dg.In(dg.Nothing)),
+            out=dg.Out(dg.Nothing),
+            required_resource_keys=RESOURCES,
+            retry_policy=RETRY,
+            pool="accelerator",
+        )
+        def sample_part(context: dg.OpExecutionContext) -> None:
+            models, place = context.resources.models, Place(root, Path(context.resources.data))
+            with _no_retry():
+                make_part(node, nodes, experiment, place, models, part, context.log.info)
+
+        return sample_part.alias(name)
+
+    @dg.op(
+        name=f"{prefix}__{MERGE}",
+        ins={"parts": dg.In(dg.Nothing)},
+        out={"result": dg.Out(dg.Nothing), **checks},
+        required_resource_keys=RESOURCES,
+    )
+    def merge(context: dg.OpExecutionContext) -> dg.MaterializeResult:
+        return _materialised(context, node, nodes, experiment, root)
+
+    ins = {n: dg.AssetIn(asset_key(p), dagster_type=dg.Nothing) for n, p in parents.items()}
+
+    @dg.graph_asset(**spec, ins=ins)
+    def solutions(prompts: Any, checkpoint: Any) -> Any:
+        sampled = [part_op(i)(prompts=prompts, checkpoint=checkpoint) for i in range(of)]
+        merged = merge.alias(MERGE)(sampled)
+        return {name: getattr(merged, name) for name in ("result", *checks)} if checks else merged
+
+    return solutions
+
+
+def _spec(node: Node, experiment: Experiment) -> dict[str, Any]:
+    """What Dagster shows of an artifact, however it is made."""
+    key = asset_key(node.key)
+    group = f"iter_{node.iteration or 0:02d}" if node.stage != "report" else "report"
+    return {
+        "key": key,
+        "code_version": node.code_version,
+        "description": DESCRIPTIONS[node.stage],
+        "group_name": f"{key.path[0]}_{group}",
+        "kinds": KINDS[node.stage],
+        "owners": list(experiment.owners) or None,
+        "tags": {"topr/stage": node.stage, **experiment.tags},
+        "metadata": _static_metadata(node.stage),
+        "check_specs": [
+            dg.AssetCheckSpec(check, asset=key, blocking=True)
+            for check in CHECKS.get(node.stage, ())
+        ],
+    }
+
+
+def _materialised(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext,
+    node: Node,
+    nodes: Mapping[str, Node],
+    experiment: Experiment,
+    root: Path,
+) -> dg.MaterializeResult:
+    models, place = context.resources.models, Place(root, Path(context.resources.data))
+    forced = node.key in context.run.tags.get(FORCE_TAG, "").split(",")
+    with _no_retry():
+        made = make(node, nodes, experiment, place, models, context.log.info, forced)
+    return _result(asset_key(node.key), made)
+
+
+@contextmanager
+def _no_retry() -> Generator[None]:
+    """What a user has to mend is not tried again."""
+    try:
+        yield
+    except ToprError as error:
+        raise dg.Failure(str(error), allow_retries=False) from None
 
 
 def _result(key: dg.AssetKey, made: Made) -> dg.MaterializeResult:

@@ -29,16 +29,20 @@ class Curated:
     waterfall: Sequence[tuple[str, int]]
 
 
-def curate(solutions: pl.DataFrame, rewards: pl.DataFrame, mix: Mix, iteration: int) -> Curated:
+def curate(
+    solutions: pl.DataFrame | pl.LazyFrame, rewards: pl.DataFrame, mix: Mix, iteration: int
+) -> Curated:
     """Drop null rewards, apply `mix.steps` in order, subtract the baseline (0 when none is given).
 
-    The order of the rows that come in does not matter. A mix with one sign of advantages is only
+    Lazy `solutions` are read twice: the keys, and the tokens of the rows that are kept. The order
+    of the rows that come in does not matter. A mix with one sign of advantages is only
     refused where an effective share is to be reached: see `checks`.
 
     Raises ToprError when rewards and solutions do not fit, when no row is left, when all advantages
     are 0, and when no baseline gives `mix.effective_positive_share`.
     """
-    rows = paired(solutions.select(KEY), rewards.select(*KEY, "outcome", "reward")).sort(KEY)
+    keys = solutions.lazy().select(KEY).collect()
+    rows = paired(keys, rewards.select(*KEY, "outcome", "reward")).sort(KEY)
     waterfall = [("rewards", rows.height)]
     rows = rows.drop_nulls("reward")
     waterfall.append(("with a reward", rows.height))
@@ -53,7 +57,7 @@ def curate(solutions: pl.DataFrame, rewards: pl.DataFrame, mix: Mix, iteration: 
     else:
         baseline = baseline_for_rewards(by_reward, mix.effective_positive_share)
     return Curated(
-        frame=_mix_table(rows, solutions, baseline, iteration),
+        frame=_mix_table(rows, solutions.lazy(), baseline, iteration),
         baseline=baseline,
         positive_share=sum(n for reward, n in by_reward.items() if reward > 0) / rows.height,
         effective_positive_share=effective_share_of_rewards(by_reward, baseline),
@@ -85,12 +89,13 @@ def _enough(key: str, count: int, least: int, side: str) -> Check:
 
 
 def _mix_table(
-    rows: pl.DataFrame, solutions: pl.DataFrame, baseline: float, iteration: int
+    rows: pl.DataFrame, solutions: pl.LazyFrame, baseline: float, iteration: int
 ) -> pl.DataFrame:
     """The kept rows, sorted, with advantages, tokens and behaviour log-probs."""
     carried = ["prompt_token_ids", "token_ids", "logprobs", "logprob"]
+    kept = solutions.select(*KEY, *carried).join(rows.lazy().select(KEY), on=KEY, how="semi")
     frame = rows.join(
-        solutions.select(*KEY, *carried), on=KEY, how="left", maintain_order="left"
+        kept.collect(engine="streaming"), on=KEY, how="left", maintain_order="left"
     ).with_columns(iteration=pl.lit(iteration), advantage=pl.col("reward") - baseline)
     return tables.MIX.conform(frame)
 

@@ -1,13 +1,25 @@
 """Solutions: what the policy answers to the prompts, sampled once and kept.
 
 In: the prompts table, the `sampling` section, an engine and the policy's folder and version.
-Out: the solutions table, one row per (prompt, sample), with token ids and raw log-probs.
+Out: the solutions table in a file, one row per (prompt, sample), with token ids and raw log-probs.
 May fail: an engine that does not load or returns what cannot be trained on, a prompt longer than
-the model's context. Shards that were finished stay in the store, and the next run goes on there.
+the model's context, a full disk. Finished shards stay in the store: the next run goes on there.
 """
 
 from topr_pipeline.solutions.engine import Completion, Engine, Request
 from topr_pipeline.solutions.engines import make_engine
-from topr_pipeline.solutions.sample import Sampled, sample
+from topr_pipeline.solutions.sample import Asked, Cost, Sampled, sample, sample_part
+from topr_pipeline.solutions.store import set_fingerprint
 
-__all__ = ["Completion", "Engine", "Request", "Sampled", "make_engine", "sample"]
+__all__ = [
+    "Asked",
+    "Completion",
+    "Cost",
+    "Engine",
+    "Request",
+    "Sampled",
+    "make_engine",
+    "sample",
+    "sample_part",
+    "set_fingerprint",
+]

@@ -10,10 +10,15 @@ from topr_pipeline.experiment import Sampling
 
 @dataclass(frozen=True)
 class Request:
-    """`n` samples of one prompt."""
+    """`n` samples of one prompt; `first` is the sample_index of the first of them.
+
+    An engine need not look at `first`: the store asks for what it lacks, so a prompt's samples may
+    come in several requests, also in one batch.
+    """
 
     prompt: str
     n: int
+    first: int = 0
 
 
 @dataclass(frozen=True)

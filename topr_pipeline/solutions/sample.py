@@ -2,13 +2,16 @@
 
 import math
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Sampling, fingerprint
@@ -16,136 +19,176 @@ from topr_pipeline.progress import Progress, quiet
 from topr_pipeline.solutions.engine import Completion, Engine, Request
 from topr_pipeline.solutions.store import (
     SHARD,
+    Found,
+    find,
     prompt_hash,
-    read_shards,
+    require_space,
     set_fingerprint,
     write_shard,
 )
-from topr_pipeline.tables import PROMPTS, SOLUTIONS
+from topr_pipeline.tables import PROMPTS, SOLUTIONS, atomic_path
 
 FINISH_REASONS = ("stop", "length")
+LEAST_SPACE = 1 << 20
+"""Bytes that must be free before a shard is sampled, where no larger one was written yet."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be sampled: `sampling.samples_per_prompt` samples of every prompt.
+
+    `prompts` is the prompts table, all of which is sampled (`prompts_per_iteration` is the
+    caller's); `policy` the policy's folder and `policy_version` its content hash; `store` the
+    folder of the sample store (see `store.py`).
+
+    The rows are numbered: sample i of prompt p is row p * n + i. A shard's work is those of
+    `shard_size` consecutive rows that the store lacks. The cut depends on what is asked for alone,
+    and a shard's rows are written together, so whoever goes on after a kill, or does a part of the
+    shards elsewhere, makes the same calls with the same seeds.
+    """
+
+    prompts: pl.DataFrame
+    sampling: Sampling
+    policy: Path
+    policy_version: str
+    store: Path
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """The fingerprint of the set."""
+        return set_fingerprint(self.policy_version, self.sampling, self.seed)
+
+    def hashed(self) -> pl.DataFrame:
+        """prompt_id, prompt and prompt_hash. ToprError for what is no prompts table."""
+        prompts = PROMPTS.conform(self.prompts)
+        hashes = [prompt_hash(p) for p in prompts["prompt"]]
+        return prompts.select("prompt_id", "prompt", pl.Series("prompt_hash", hashes, pl.String))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What sampling cost: samples and tokens drawn, seconds spent in the engine."""
+
+    samples: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """The solutions and what they cost: rows found in the store, tokens sampled, engine seconds."""
+    """The solutions in the file `path`: how many, what they consist of, what was drawn for them."""
 
-    frame: pl.DataFrame
-    reused: int
+    path: Path
+    rows: int
     tokens: int
-    seconds: float
+    finish_reasons: Mapping[str, int]
+    cost: Cost
 
 
-def sample(
-    prompts: pl.DataFrame,
-    sampling: Sampling,
-    engine: Engine,
-    policy: Path,
-    policy_version: str,
-    store: Path,
-    seed: int,
-    progress: Progress = quiet,
-) -> Sampled:
-    """`samples_per_prompt` solutions of every prompt, in the order of `prompts`.
+def sample(asked: Asked, engine: Engine, out: Path, progress: Progress = quiet) -> Sampled:
+    """Write the solutions asked for to the Parquet file `out`, in the order of the prompts.
 
-    Args:
-        prompts: the prompts table; all of it is sampled (`prompts_per_iteration` is the caller's).
-        policy: folder of the policy; `policy_version` is its content hash.
-        store: folder of the sample store (see `store.py`). Rows that it holds are reused, others
-            are sampled and kept there, a shard at a time.
-        progress: called at the start and after every call of the engine with the rows done, the
-            reused ones included, and `tokens_per_s`.
+    Rows that the store holds are reused, others are sampled and kept there. `progress` is called
+    at the start and after every call of the engine with the rows done, the reused ones included,
+    and `tokens_per_s`.
 
     The engine is started only when rows are missing, and closed whatever happens. A run that was
-    killed and is run again ends with the table of one that was not, bit for bit. Raises ToprError
-    for completions that cannot be trained on; finished shards stay in the store.
+    killed and is run again ends with the file of one that was not, byte for byte; memory does not
+    grow with the number of rows (25 bytes each apart). Raises ToprError for completions that cannot
+    be trained on and for a full disk; finished shards stay in the store.
     """
-    prompts = PROMPTS.conform(prompts)
-    key = set_fingerprint(policy_version, sampling, seed)
-    request = plan(prompts, sampling)
-    rows = _stored(request, store / key)
-    missing = request.join(rows, on="row", how="anti", maintain_order="left")
-    reused = rows.height
-    run = _Run(engine, sampling, policy_version, key, progress, reused, request.height)
+    cost = sample_part(asked, engine, progress=progress)
+    found = find(asked.hashed(), asked.sampling.samples_per_prompt, asked.store / asked.key)
+    if found.missing_R.any():
+        raise ToprError(
+            f"{found.missing_R.sum()} of {len(found.missing_R)} rows are missing after sampling; "
+            f"{asked.store / asked.key}; does something else delete there? Sample again"
+        )
+    return _written(found, out, cost)
+
+
+def sample_part(
+    asked: Asked, engine: Engine, part: int = 0, of: int = 1, progress: Progress = quiet
+) -> Cost:
+    """Fill the store with every `of`-th shard, from the one with number `part` on.
+
+    All parts, in whatever order, processes or machines, leave the store that one `sample` leaves.
+    The engine and the errors are as in `sample`.
+    """
+    hashed, n = asked.hashed(), asked.sampling.samples_per_prompt
+    found = find(hashed, n, asked.store / asked.key)
+    shard_R = np.arange(len(found.missing_R)) // asked.sampling.shard_size
+    mine_R = shard_R % of == part
+    missing = np.flatnonzero(found.missing_R & mine_R)
+    total = int(mine_R.sum())
+    run = _Run(engine, asked, hashed, progress, total - len(missing), total)
     run.report()
-    if missing.height:
-        del rows  # the shards are read again at the end, so that they need memory only once
+    if len(missing):
+        cuts = np.flatnonzero(np.diff(shard_R[missing])) + 1
+        del found, mine_R, shard_R
         try:
-            engine.start(policy, sampling)
-            for shard in missing.partition_by("shard", maintain_order=True):
-                run.shard(shard, store / key)
+            engine.start(asked.policy, asked.sampling)
+            run.report()
+            for rows in np.split(missing, cuts):
+                run.shard(rows)
         finally:
             engine.close()
-        rows = _stored(request, store / key)
-    if rows.height != request.height:
-        raise ToprError(
-            f"{rows.height} rows instead of {request.height} after sampling; {store / key}; "
-            "does something else write there? Sample again"
-        )
-    return Sampled(SOLUTIONS.conform(rows), reused, run.tokens, run.seconds)
+    return Cost(len(missing), run.tokens, run.seconds)
 
 
-def _stored(request: pl.DataFrame, folder: Path) -> pl.DataFrame:
-    """The solutions that the set in `folder` holds of the rows asked for, with `row`, in order.
-
-    Only the keys are joined: the large columns are copied once, by one gather.
-    """
-    rows = read_shards(folder)
-    # two runs at once may have sampled a row twice
-    keys = rows.select(SHARD.key).with_row_index("at").unique(SHARD.key, keep="first")
-    found = request.select("row", *SHARD.key).join(keys, on=SHARD.key, maintain_order="left")
-    return rows.select(SOLUTIONS.columns.keys())[found["at"]].with_columns(found["row"])
-
-
-def plan(prompts: pl.DataFrame, sampling: Sampling) -> pl.DataFrame:
-    """The rows asked for: `row`, `shard`, prompt, `sample_index`; a prompt's samples are adjacent.
-
-    The cut into shards depends on the request alone. A shard's work is those of its rows that the
-    store lacks; they are written together, so a run that goes on after a kill finds the same work
-    in every shard that is left, and makes the same batches with the same seeds.
-    """
-    hashed = prompts.select(
-        "prompt_id",
-        "prompt",
-        pl.Series("prompt_hash", [prompt_hash(p) for p in prompts["prompt"]], pl.String),
-    )
-    indices = pl.DataFrame(
-        {"sample_index": range(sampling.samples_per_prompt)}, schema={"sample_index": pl.Int32}
-    )
-    rows = hashed.join(indices, how="cross", maintain_order="left_right").with_row_index("row")
-    return rows.with_columns(shard=pl.col("row") // sampling.shard_size)
+def _written(found: Found, out: Path, cost: Cost) -> Sampled:
+    tokens, reasons = 0, Counter[str]()
+    schema = SOLUTIONS.empty().to_arrow().schema
+    with (
+        atomic_path(out) as temporary,
+        pq.ParquetWriter(temporary, schema, compression="zstd") as writer,
+    ):
+        for rows in found.frames():
+            writer.write_table(rows.to_arrow())
+            tokens += int(rows["token_ids"].list.len().sum())
+            reasons.update(dict(rows["finish_reason"].value_counts().iter_rows()))
+    return Sampled(out, len(found.shard_R), tokens, dict(sorted(reasons.items())), cost)
 
 
 @dataclass
 class _Run:
-    """The engine's side of one `sample`: calls it, checks what it returns, counts."""
+    """The engine's side: calls it, checks what it returns, keeps it, counts."""
 
     engine: Engine
-    sampling: Sampling
-    policy_version: str
-    key: str
+    asked: Asked
+    prompts: pl.DataFrame
     progress: Progress
     done: int
     total: int
     tokens: int = 0
     seconds: float = 0.0
+    largest: int = field(default=LEAST_SPACE, init=False)
+
+    def __post_init__(self) -> None:
+        self.sampling, self.key = self.asked.sampling, self.asked.key
+        self.folder = self.asked.store / self.key
 
     def report(self) -> None:
         figures = {"tokens_per_s": self.tokens / self.seconds} if self.seconds else {}
         self.progress(self.done, self.total, **figures)
 
-    def shard(self, shard: pl.DataFrame, folder: Path) -> None:
-        """Sample and keep a shard's rows, `batch_size` rows a call; each call has its own seed."""
-        name = fingerprint(self.key, *shard.select(pl.concat_str(SHARD.key, separator=" "))[:, 0])
-        calls = shard.iter_slices(self.sampling.batch_size)
+    def shard(self, rows: np.ndarray) -> None:
+        """Sample and keep a shard's `rows`, `batch_size` a call; each call has its own seed."""
+        require_space(self.folder, self.largest)
+        n = self.sampling.samples_per_prompt
+        keyed = self.prompts[rows // n].with_columns(
+            pl.Series("row", rows), pl.Series("sample_index", rows % n, pl.Int32)
+        )
+        name = fingerprint(self.key, *keyed.select(pl.concat_str(SHARD.key, separator=" "))[:, 0])
+        calls = keyed.iter_slices(self.sampling.batch_size)
         solutions = [
-            self._call(rows, int(fingerprint(name, i)[:8], 16)) for i, rows in enumerate(calls)
+            self._call(call, int(fingerprint(name, i)[:8], 16)) for i, call in enumerate(calls)
         ]
-        write_shard(folder, name, pl.concat(solutions))
+        self.largest = max(self.largest, write_shard(self.folder, name, pl.concat(solutions)))
 
     def _call(self, rows: pl.DataFrame, seed: int) -> pl.DataFrame:
-        prompts = rows.group_by("prompt_id", "prompt", maintain_order=True).len()
-        batch = [Request(prompt, n) for _, prompt, n in prompts.iter_rows()]
+        batch = _requests(rows)
         started = time.perf_counter()
         answers = self.engine.generate(batch, seed)
         self.seconds += time.perf_counter() - started
@@ -190,8 +233,18 @@ class _Run:
         }
         # the sum is taken in double precision, of the very values that are stored
         columns["logprob"] = columns["logprobs"].cast(pl.List(pl.Float64)).list.sum()
-        said = {"policy_version": pl.lit(self.policy_version), "fingerprint": pl.lit(self.key)}
+        version = self.asked.policy_version
+        said = {"policy_version": pl.lit(version), "fingerprint": pl.lit(self.key)}
         return rows.with_columns(**columns, **said).select(*SHARD.columns)
+
+
+def _requests(rows: pl.DataFrame) -> list[Request]:
+    """One request for each stretch of consecutive samples of a prompt."""
+    begins = (pl.col("row").diff() != 1) | (pl.col("sample_index") == 0)
+    stretches = rows.group_by(begins.fill_null(True).cum_sum(), maintain_order=True).agg(
+        pl.col("prompt").first(), pl.len(), pl.col("sample_index").first()
+    )
+    return [Request(prompt, n, first) for _, prompt, n, first in stretches.iter_rows()]
 
 
 def _lists(rows: Iterable[list[Any]], of: pa.DataType) -> pl.Series:

@@ -4,17 +4,26 @@
 
 A set holds samples of one distribution: one policy, one way to sample, one seed. Its folder's name
 is the fingerprint of these, so that nothing is ever mixed in; a changed key starts a new set and
-leaves the old one. Shards are written atomically and named after the rows that were asked for.
+leaves the old one. Shards are written atomically and named after the rows that were asked for, so
+that any number of processes may write to one set.
+
+Axes: R rows asked for, in order (sample i of prompt p is row p * n + i); F rows found in shards.
 """
 
 import hashlib
+import io
 import logging
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
+from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Sampling, fingerprint
-from topr_pipeline.tables import SOLUTIONS, TEXT, Table
+from topr_pipeline.tables import SOLUTIONS, TEXT, Table, atomic_path, disk_errors, unwritable
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +43,15 @@ SHARD = Table(
     ("prompt_id", "prompt_hash", "sample_index"),
 )
 
+ROW_GROUP = 4096
+"""Rows that `Found.frames` gives at a time: the row groups of the solutions table."""
+
+BUDGET = 256 << 20
+"""Bytes of rows that are gathered from the shards at a time; the peak is about three times it."""
+
+TOGETHER = 256
+"""Shards whose keys are looked up at a time."""
+
 
 def set_fingerprint(policy_version: str, sampling: Sampling, seed: int) -> str:
     """The name of the set: what a sample's distribution depends on, its prompt apart."""
@@ -46,23 +64,123 @@ def prompt_hash(prompt: str) -> str:
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
-def read_shards(folder: Path) -> pl.DataFrame:
-    """All rows of a set, shard by shard. A broken shard is reported and deleted."""
-    frames = [f for path in sorted(folder.glob("*.parquet")) if (f := _read(path)) is not None]
-    return pl.concat(frames) if frames else SHARD.empty()
+@dataclass(frozen=True)
+class Found:
+    """Where the rows asked for lie: `at_R` counts rows in the shard `paths[shard_R]`, -1 none."""
+
+    paths: Sequence[Path]
+    shard_R: np.ndarray
+    at_R: np.ndarray
+
+    @property
+    def missing_R(self) -> np.ndarray:
+        """Which rows no shard has, as booleans."""
+        return self.shard_R < 0
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """The rows as solutions, in order, `ROW_GROUP` at a time, in bounded memory.
+
+        A shard is read once for each span of rows that it has a part in: about once when the
+        prompts still stand in the order in which they were sampled, whatever the size of the set.
+        Raises ToprError for a shard that does not read; it is deleted, to be sampled again.
+        """
+        span = self._rows_within_budget()
+        for start in range(0, len(self.shard_R), span):
+            rows = self._gathered(slice(start, start + span))
+            yield from rows.iter_slices(ROW_GROUP)
+
+    def _rows_within_budget(self) -> int:
+        if not len(self.shard_R):
+            return ROW_GROUP
+        first = self._shard(int(self.shard_R[0]))
+        bytes_per_row = max(first.estimated_size() / first.height, 1)
+        return max(int(BUDGET / bytes_per_row / ROW_GROUP), 1) * ROW_GROUP
+
+    def _gathered(self, some: slice) -> pl.DataFrame:
+        shard_S, at_S = self.shard_R[some], self.at_R[some]
+        by_shard_S = np.argsort(shard_S, kind="stable")
+        cuts = np.flatnonzero(np.diff(shard_S[by_shard_S])) + 1
+        parts = [
+            self._shard(int(shard_S[rows[0]]))[at_S[rows]] for rows in np.split(by_shard_S, cuts)
+        ]
+        in_order_S = np.empty_like(by_shard_S)
+        in_order_S[by_shard_S] = np.arange(len(by_shard_S))
+        return pl.concat(parts, rechunk=True)[in_order_S]
+
+    def _shard(self, number: int) -> pl.DataFrame:
+        rows = _read(self.paths[number], SOLUTIONS.columns)
+        if rows is None:
+            raise ToprError(
+                f"a shard of the sample store was broken: {self.paths[number]}; it is deleted; "
+                "run again to sample its rows anew"
+            )
+        return rows
 
 
-def _read(path: Path) -> pl.DataFrame | None:
+def find(prompts: pl.DataFrame, samples: int, folder: Path) -> Found:
+    """Look up `samples` samples of each of `prompts` (prompt_id, prompt_hash) in a set's folder.
+
+    Only keys are read, and only their places are kept: 8 bytes for each row. A shard that is not
+    readable is reported and deleted. Where two runs at once sampled a row twice, one of the two is
+    taken, always the same.
+    """
+    rows = prompts.height * samples
+    shard_R, at_R = np.full(rows, -1, np.int32), np.zeros(rows, np.int32)
+    numbered = prompts.select("prompt_id", "prompt_hash").with_row_index("p")
+    paths: list[Path] = []
+    every = sorted(folder.glob("*.parquet"))
+    for some in (every[i : i + TOGETHER] for i in range(0, len(every), TOGETHER)):
+        read = [(p, keys) for p in some if (keys := _read(p, SHARD.key)) is not None]
+        if not read:
+            continue
+        found = _joined([keys for _, keys in read], numbered, samples)
+        row_F, which_F, at_F = (found[c].to_numpy() for c in ("row", "which", "at"))
+        new_F = shard_R[row_F] < 0
+        # backwards: of a row that stands twice the first counts
+        row_F, which_F, at_F = (a[new_F][::-1] for a in (row_F, which_F, at_F))
+        shard_R[row_F], at_R[row_F] = which_F + len(paths), at_F
+        paths += [path for path, _ in read]
+    return Found(paths, shard_R, at_R)
+
+
+def _joined(shards: list[pl.DataFrame], numbered: pl.DataFrame, samples: int) -> pl.DataFrame:
+    """Of the keys of `shards` those asked for: `row`, `which` shard, and `at` which row of it."""
+    keys = pl.concat(
+        keys.with_row_index("at").with_columns(which=pl.lit(i)) for i, keys in enumerate(shards)
+    )
+    wanted = keys.filter(pl.col("sample_index") < samples)
+    found = wanted.join(numbered, on=["prompt_id", "prompt_hash"], maintain_order="left")
+    row = pl.col("p").cast(pl.Int64) * samples + pl.col("sample_index")
+    return found.select(row.alias("row"), "which", "at")
+
+
+def _read(path: Path, columns: Iterable[str]) -> pl.DataFrame | None:
     # Only what Parquet itself refuses is deleted: a disk or network that fails to read may come
     # back, and raises OSError.
     try:
-        return SHARD.conform(pl.read_parquet(path))
+        return pl.read_parquet(path, columns=list(columns))
     except pl.exceptions.PolarsError as error:
         logger.warning("%s is broken (%s): deleted, its samples are drawn again", path, error)
-        path.unlink()
+        path.unlink(missing_ok=True)
         return None
 
 
-def write_shard(folder: Path, name: str, rows: pl.DataFrame) -> None:
-    """Write one finished shard; a reader sees all of it or nothing."""
-    SHARD.write(rows, folder / f"{name}.parquet")
+def write_shard(folder: Path, name: str, rows: pl.DataFrame) -> int:
+    """Write one finished shard and return its bytes; a reader sees all of it or nothing.
+
+    Raises ToprError when the disk is full or cannot be written to.
+    """
+    shard = io.BytesIO()
+    SHARD.conform(rows).write_parquet(shard, compression="zstd")
+    require_space(folder, len(shard.getbuffer()))
+    with atomic_path(folder / f"{name}.parquet") as temporary:
+        temporary.write_bytes(shard.getbuffer())
+    return len(shard.getbuffer())
+
+
+def require_space(folder: Path, needed: int) -> None:
+    """ToprError when the disk of `folder` (made if it is not there) has not `needed` bytes free."""
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(folder).free < needed:
+        raise unwritable("the disk is full", folder)
