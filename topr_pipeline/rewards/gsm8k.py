@@ -1,8 +1,8 @@
 """Grade-school answers: the number after the last "The answer is" (or `####`)."""
+# ruff: noqa: RUF001 (look-alike characters are the subject here)
 
 import re
 from collections.abc import Iterator
-from fractions import Fraction
 
 from topr_pipeline.rewards import numbers, statements
 from topr_pipeline.rewards.statements import Statement
@@ -11,7 +11,7 @@ VERSION = "1"
 LONGEST = 400
 """Characters after a marker in which its number is looked for."""
 
-_MARKER = re.compile(r"(?:\banswer\s{1,3}is\b|####)", re.IGNORECASE)
+_MARKER = re.compile(r"\banswer\s{1,3}is\b|####", re.IGNORECASE)
 _DRESS = re.compile(
     r"\\(?:boxed|fbox|text(?:bf|it)?|math(?:bf|rm)|mbox)\s{0,3}\{|\\[()\[\]!,;: ]|\\(?=[$%])"
     r"|\\left|\\right|[{}]|\*\*|__|`"
@@ -19,7 +19,7 @@ _DRESS = re.compile(
 _FRACTION = re.compile(r"\\[dt]?frac\s?\{([^{}]{1,40})\}\s?\{([^{}]{1,40})\}")
 _INSTEAD = re.compile(r"\b(?:it is|it's|it was|but|rather|instead)\b", re.IGNORECASE)
 _OPERATOR = re.compile(r"\s*(?:[+*^×÷/=<>]|-\s?\d|:\d|[xX]\s?\d|[xyzn]\b)")
-_HEDGE = re.compile(r"\s*,?\s*(?:or|and|to)\s+[$]?\d", re.IGNORECASE)
+_HEDGE = re.compile(r"\s*,?\s*(?:or|and|to)\s+[$]?\d|,\s?\d", re.IGNORECASE)
 
 
 def extract(completion: str) -> str | None:
@@ -30,7 +30,10 @@ def extract(completion: str) -> str | None:
 
 
 def _statements(text: str) -> Iterator[Statement]:
-    for match in _MARKER.finditer(text):
+    for at in statements.markers(text):
+        match = _MARKER.match(text, at)
+        if match is None:
+            continue
         content = text[match.end() : match.end() + LONGEST].lstrip(" \t\n:*")
         stated = _stated(content.split("\n", 1)[0])
         if stated is not None:
@@ -41,7 +44,7 @@ def _stated(line: str) -> str | None:
     """The one number that a statement such as `3 x 6 = $18.` comes to."""
     if "answer is" in line:
         line = line[: line.index("answer is")]
-    if "\\" in line or "*" in line or "`" in line:
+    if any(c in line for c in "\\*`{"):
         line = _FRACTION.sub(r" \1/\2", line.replace("{,}", ","))
         line = line.replace("\\times", "×").replace("\\cdot", "×")
         line = _DRESS.sub("", line)
@@ -77,16 +80,3 @@ def compare(gold: str, answer: str) -> bool:
     """Are the two numbers, both of them readable, equal?"""
     left, right = numbers.quantity(gold), numbers.quantity(answer)
     return left is not None and right is not None and numbers.same(left, right)
-
-
-# Of the first version of verify.py, until it is replaced.
-def value(text: str) -> Fraction | None:
-    quantity = numbers.quantity(text)
-    return quantity and quantity.value
-
-
-def gold_value(text: str) -> Fraction | None:
-    return value(gold(text) or "")
-
-
-NAME = "gsm8k"

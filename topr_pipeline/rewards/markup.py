@@ -1,4 +1,5 @@
 """One spelling for each piece of LaTeX, so that equal answers are mostly equal as text."""
+# ruff: noqa: RUF001 (look-alike characters are the subject here)
 
 import re
 from functools import lru_cache
@@ -11,17 +12,17 @@ MAX_LENGTH = 4000
 
 _SYMBOLS = str.maketrans(
     {
-        "π": "\\pi ", "∞": "\\infty ", "×": "\\cdot ", "·": "\\cdot ", "⋅": "\\cdot ", "∗": "\\cdot ",
-        "*": "\\cdot ", "÷": "/", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "∪": "\\cup ",
-        "∩": "\\cap ", "∈": "\\in ", "±": "\\pm ", "∓": "\\mp ", "∅": "\\emptyset ", "√": "\\sqrt ",
-        "º": "°", "˚": "°", "θ": "\\theta ", "α": "\\alpha ", "β": "\\beta ", "λ": "\\lambda ",
-        "μ": "\\mu ", "φ": "\\phi ", "{": "{", "≈": "\\approx ", "，": ",", "；": ";", "−": "-",
+        "π": "\\pi ", "∞": "\\infty ", "×": "\\cdot ", "·": "\\cdot ", "⋅": "\\cdot ", "÷": "/",
+        "∗": "\\cdot ", "*": "\\cdot ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "≈": "\\approx ",
+        "∪": "\\cup ", "∩": "\\cap ", "∈": "\\in ", "±": "\\pm ", "∓": "\\mp ", "√": "\\sqrt ",
+        "∅": "\\emptyset ", "º": "°", "˚": "°", "θ": "\\theta ", "α": "\\alpha ", "β": "\\beta ",
+        "λ": "\\lambda ", "μ": "\\mu ", "φ": "\\phi ", "、": ",",
     }
 )  # fmt: skip
 _REMOVED = re.compile(
     r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits"
-    r"|boldsymbol|mathbf|mathit|bm|bf|it|rm|mathstrut|strut)(?![A-Za-z])"
-    r"|\\(?:hspace|phantom|label|tag)\*?\{[^{}]*\}|\\\$|\$|\\[()]"
+    r"|boldsymbol|underline|ensuremath|mathbf|mathit|bm|bf|it|rm|mathstrut|strut)(?![A-Za-z])"
+    r"|\\(?:hspace|phantom|label|tag|color)\*?\{[^{}]*\}|\\textcolor\{[^{}]*\}|\\\$|\$|\\[()]"
 )
 _SPACES = re.compile(r"\\(?:[,;:> ]|quad(?![A-Za-z])|qquad(?![A-Za-z])|enspace(?![A-Za-z]))|~|\s+")
 _SYNONYMS = {
@@ -29,42 +30,63 @@ _SYNONYMS = {
     "\\tbinom": "\\binom", "\\times": "\\cdot", "\\div": "/", "\\leq": "\\le", "\\geq": "\\ge",
     "\\leqslant": "\\le", "\\geqslant": "\\ge", "\\neq": "\\ne", "\\lt": "<", "\\gt": ">",
     "\\lbrace": "\\{", "\\rbrace": "\\}", "\\lbrack": "[", "\\rbrack": "]", "\\lvert": "|",
-    "\\rvert": "|", "\\vert": "|", "\\mid": "|", "\\degree": "°", "\\degrees": "°", "\\dots": "\\ldots",
-    "\\cdots": "\\ldots", "\\varnothing": "\\emptyset", "\\%": "%", "\\iota": "i", "\\imath": "i",
-    "\\land": "\\wedge", "\\arcsin": "\\arcsin", "\\pmod": "\\mod", "\\Longrightarrow": "\\implies",
-    "\\&": "&", "\\#": "#", "\\_": "_", "\\lparen": "(", "\\rparen": ")", "\\slash": "/",
+    "\\rvert": "|", "\\vert": "|", "\\mid": "|", "\\degree": "°", "\\degrees": "°",
+    "\\dots": "\\ldots", "\\cdots": "\\ldots", "\\varnothing": "\\emptyset", "\\%": "%",
+    "\\iota": "i", "\\imath": "i", "\\land": "\\wedge", "\\pmod": "\\mod",
+    "\\Longrightarrow": "\\implies", "\\&": "&", "\\#": "#", "\\_": "_",
+    "\\lparen": "(", "\\rparen": ")", "\\slash": "/",
 }  # fmt: skip
-_SYNONYM = re.compile("|".join(re.escape(k) + (r"(?![A-Za-z])" if k[1:].isalpha() else "") for k in _SYNONYMS))
+_SYNONYM = re.compile("|".join(re.escape(k) + r"(?![A-Za-z])" * k[1:].isalpha() for k in _SYNONYMS))
 _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|mathrm|mathsf|mathtt|operatorname\*?|hbox)\s*\{([^{}]*)\}"
 )
-_DEGREE = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z])|\{\s*°\s*\}|°)|\\circ(?![A-Za-z])\s*$")
-_GROUPED = re.compile(r"(?<![\d.,])(\d{1,3}(?:(?:\{,\}|,\s*\\!|\\!\s*,|\\,)\s*\d{3})+)(?!\d)")
-_GROUP_MARK = re.compile(r"\{,\}|\\[,!]|[,\s]")
-_RUN = re.compile(r"\\(frac|sqrt|binom)(?![A-Za-z])\s*")
+_DEGREE = re.compile(
+    r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z])|\{\s*°\s*\}|°)|\\circ(?![A-Za-z])\s*$"
+)
+_CONNECTOR = re.compile(
+    r"(?<=[\d)}\]$,°%])\s*,?\s*(?:and|or)(?=[\s\d({\\$+A-Z-])"
+    r"|(?<=\b[A-Za-z])\s+,?\s*(?:and|or)\s+(?=[A-Za-z]\b|[\d\\-])"
+)
+_PLAIN_NAMES = re.compile(
+    r"(?<![\\A-Za-z])(sqrt|pi|theta|infty|infinity|(?:arc)?(?:sin|cos|tan)|ln|log)(?![A-Za-z])"
+)
+_ASCII = {"**": "^", ">=": "\\ge ", "<=": "\\le ", "->": "\\to "}
+_NOT_EQUAL = re.compile(r"(?<=[A-Za-z\s)])!=")
+_DOUBLED = re.compile(r"\\\\(?=[A-Za-z{}()\[\]])")
+_GROUPED = re.compile(
+    r"(?<![\d.,])(\d{1,3}(?:(?:\s?\{\s?,\s?\}|,\s*\\!|\\!\s*,|\\,)\s*\d{3})+)(?!\d)"
+)
+_GROUP_MARK = re.compile(r"\s?\{\s?,\s?\}|\\[,!]|[,\s]")
 _DIGITS_UP = re.compile(r"([\^_])\s*(-?\d{2,})(?![\d.])")
 _ONE_UP = re.compile(r"([\^_])\s*(-?\d|-?[A-Za-z])(?![\d{])")
-_NUMBER_DIGITS = re.compile(r"(?<![\d.])0+(?=\d)")
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 13)
 def tidy(text: str) -> str:
     """`text` in one spelling, without delimiters, spacing and trailing punctuation."""
-    text = text.strip()
+    text = " ".join(text.split())
     if len(text) > MAX_LENGTH:
         return text
+    if "\\\\" in text and "\\begin" not in text:
+        text = _DOUBLED.sub(r"\\", text)
+    text = _CONNECTOR.sub(" , ", text)
+    for ascii_form, latex in _ASCII.items():
+        text = text.replace(ascii_form, latex)
+    text = _NOT_EQUAL.sub(r"\\ne ", _PLAIN_NAMES.sub(_as_command, text))
     text = _GROUPED.sub(lambda m: _GROUP_MARK.sub("", m[1]), text)
-    text = _DEGREE.sub("°", numbers.plain(text)).translate(_SYMBOLS)
+    text = _DEGREE.sub("°", numbers.plain(text).replace("\\\\", "¶")).translate(_SYMBOLS)
     text = _REMOVED.sub("", text).replace("\\!", "").replace("{,}", ",")
     text = _SYNONYM.sub(lambda m: _SYNONYMS[m[0]] + (" " if m[0][-1].isalpha() else ""), text)
     text = _TEXT.sub(_worded, text)
     text = _SPACES.sub(" ", text)
-    text = _braced(text) if "\\frac" in text or "\\sqrt" in text or "\\binom" in text else text
     text = _ONE_UP.sub(r"\1{\2}", _DIGITS_UP.sub(r"\1{\2}", text))
-    text = _DEGREE.sub("°", text).strip()
-    while text and text[-1] in ".,;:!" and not text.endswith(("\\,", "\\;")) and not _factorial(text):
+    text = _DEGREE.sub("°", text).strip().rstrip(" ¶\\")
+    while (
+        text and text[-1] in ".,;:!" and not text.endswith(("\\,", "\\;")) and not _factorial(text)
+    ):
         text = text[:-1].rstrip()
-    return joined(TOKEN_WORDS.findall(text))
+    parts = tokens(text)
+    return joined(_braced(parts) if any(c in text for c in _ARGUMENTS) else parts)
 
 
 TOKEN_WORDS = re.compile(r"«[^»]*»|" + TOKEN.pattern, re.DOTALL)
@@ -81,12 +103,16 @@ def joined(parts: list[str]) -> str:
     last = ""
     for part in parts:
         command = len(last) > 1 and last[0] == "\\" and last[1].isalpha()
-        number = last[-1:].isdigit() and (part[0].isdigit() or part[0] == ".")
+        number = last[-1:].isdigit() and (part[0].isdigit() or (part[0] == "." and len(part) > 1))
         if (command and part[0].isalpha()) or number:
             out.append(" ")
         out.append(part)
         last = part
     return "".join(out)
+
+
+def _as_command(match: re.Match[str]) -> str:
+    return "\\infty " if match[1] == "infinity" else f"\\{match[1]} "
 
 
 def _factorial(text: str) -> bool:
@@ -95,7 +121,7 @@ def _factorial(text: str) -> bool:
 
 def _worded(match: re.Match[str]) -> str:
     """`\\text{...}` as a connector, a sign, a letter, or words between « and »."""
-    content = match[1].strip().strip("$")
+    content = match[1].strip(" ~$")
     word = content.lower().strip(" ,.")
     if word in ("and", "or"):
         return " , "
@@ -105,64 +131,88 @@ def _worded(match: re.Match[str]) -> str:
         return "%"
     if word in ("degree", "degrees", "deg"):
         return "°"
-    if len(content) == 1 or content[0].isdigit() and numbers.quantity(content):
+    if len(content) == 1 or (content[0].isdigit() and numbers.quantity(content)):
         return content
     return f"«{content}»"
 
 
-def _braced(text: str) -> str:
-    """`\\frac14`, `\\frac ab`, `\\sqrt2` and `\\sqrt(2)` with braces around their arguments."""
+_ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
+_WRAP = "wrap"
+_CLOSERS = {"{": "}", "(": ")", "[": "]"}
+
+
+def _braced(parts: list[str]) -> list[str]:
+    """`\\frac14`, `\\frac ab`, `\\sqrt2` and `\\sqrt(2)` with braces around their arguments.
+
+    `stack` holds open brackets and, of each command being read, how many arguments it still wants.
+    """
     out: list[str] = []
-    position = 0
-    while match := _RUN.search(text, position):
-        out.append(text[position : match.start()] + "\\" + match[1])
-        position = match.end()
-        if match[1] == "sqrt" and text[position : position + 1] == "[":
-            close = text.find("]", position)
-            if close > 0:
-                out.append(text[position : close + 1])
-                position = close + 1
-        for _ in range(1 if match[1] == "sqrt" else 2):
-            argument, position = _argument(text, position)
-            if argument is None:
-                break
-            out.append(argument)
-        if out[-1][-4:] in ("frac", "sqrt"):
-            out.append(" ")
-    return "".join(out) + text[position:]
+    stack: list[int | str] = []
+    rest = parts[::-1]
+    while rest:
+        part = rest.pop()
+        if _inside_argument(stack) and _begins_argument(part, rest, stack, out):
+            continue
+        if part in _ARGUMENTS:
+            stack.append(_ARGUMENTS[part])
+            out.append(part)
+            continue
+        while _inside_argument(stack):
+            stack.pop()
+        if stack and part == _CLOSERS.get(str(stack[-1])):
+            opened = stack.pop()
+            out.append("}" if part == ")" and _inside_argument(stack) else part)
+            if opened != "[":
+                _argument_read(stack, out)
+            continue
+        if part in _CLOSERS:
+            stack.append(part)
+        out.append(part)
+    return out
 
 
-def _argument(text: str, position: int) -> tuple[str | None, int]:
-    """The next argument with braces; None where a group begins, which stays as it is."""
-    while text[position : position + 1] == " ":
-        position += 1
-    if position >= len(text):
-        return None, position
-    if text[position] == "{":
-        end = _closing(text, position, "{", "}")
-        inner = text[position + 1 : end]
-        return ("{" + _braced_inner(inner) + "}" if end else None), (end + 1 if end else position)
-    if text[position] == "(":
-        end = _closing(text, position, "(", ")")
-        return ("{" + text[position + 1 : end] + "}" if end else None), (end + 1 if end else position)
-    command = re.compile(r"\\[A-Za-z]+|[^\\{}\s]").match(text, position)
-    if command is None or command[0] in ("\\frac", "\\sqrt", "\\binom"):
-        return None, position
-    return "{" + command[0] + "}", command.end()
+def _begins_argument(part: str, rest: list[str], stack: list[int | str], out: list[str]) -> bool:
+    """Take `part` as (the beginning of) an argument, if it can be one."""
+    if part == "[" and out[-1] == "\\sqrt":
+        stack.append("[")
+        out.append(part)
+    elif part in ("{", "("):
+        stack.append(part)
+        out.append("{")
+    elif part in _ARGUMENTS:
+        stack.extend((_WRAP, _ARGUMENTS[part]))
+        out.extend(("{", part))
+    elif part[0].isalnum() or (part[0] == "\\" and part[1:].isalpha()):
+        if part[0].isdigit() and len(part) > 1 and not _last_argument(stack, out):
+            # TeX takes one digit, but 1/0 cannot be what \frac103 means.
+            cut = 2 if len(part) == 3 and part[1] == "0" else 1
+            rest.append(part[cut:])
+            part = part[:cut]
+        out.extend(("{", part, "}"))
+        _argument_read(stack, out)
+    else:
+        return False
+    return True
 
 
-def _braced_inner(text: str) -> str:
-    return _braced(text) if _RUN.search(text) else text
+def _last_argument(stack: list[int | str], out: list[str]) -> bool:
+    """Does the rest of the number belong to this argument (`\\sqrt12`), not to a next one?"""
+    return stack[-1] == 1 and out[-1] == "\\sqrt"
 
 
-def _closing(text: str, position: int, opener: str, closer: str) -> int:
-    """Where the group that opens at `position` closes; 0 if nowhere."""
-    depth = 0
-    for at in range(position, len(text)):
-        if text[at] == opener and text[at - 1] != "\\":
-            depth += 1
-        elif text[at] == closer and text[at - 1] != "\\":
-            depth -= 1
-            if depth == 0:
-                return at
-    return 0
+def _inside_argument(stack: list[int | str]) -> bool:
+    return bool(stack) and isinstance(stack[-1], int)
+
+
+def _argument_read(stack: list[int | str], out: list[str]) -> None:
+    """Count one argument of the innermost command, and close what that completes."""
+    while stack and isinstance(stack[-1], int):
+        wanted = stack.pop()
+        assert isinstance(wanted, int)
+        if wanted > 1:
+            stack.append(wanted - 1)
+            return
+        if not (stack and stack[-1] == _WRAP):
+            return
+        stack.pop()
+        out.append("}")

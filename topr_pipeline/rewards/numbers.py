@@ -3,11 +3,13 @@
 A quantity keeps its scale apart from its value, because `28%` answers both a question whose gold is
 28 and one whose gold is 0.28; likewise `2 million`.
 """
+# ruff: noqa: RUF001 (look-alike characters are the subject here)
 
 import re
 import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 MAX_LENGTH = 1000
 """Longer texts are no number here: int() is quadratic and refuses 4300 digits."""
@@ -25,10 +27,11 @@ SCALES = {
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 _VULGAR = re.compile("(?<=[0-9])(?=[¼-¾⅐-⅞])")
-_SIGNS = str.maketrans(dict.fromkeys("−‐‑‒–﹣－", "-") | {"⁄": "/", "∕": "/", "٫": ".", "٬": ","})
+_SIGNS = str.maketrans("−‐‑‒–﹣－⁄∕٫٬", "-------//.,")
 _OTHER_DIGIT = re.compile(r"[^\x00-\x7f]")
 CURRENCY = "$€£¥₹₽₩¢฿₫₴₺"
 
+_DIGIT = re.compile(r"\d")
 _CORE = (
     r"(?:(?P<grouped>(?!0,)\d{1,3}(?:,\d{3})+(?![\d,]*\d)|\d{1,3}(?:[ ]\d{3})+(?![\d ]*\d))"
     r"(?P<grouped_decimals>\.\d+)?"
@@ -71,7 +74,7 @@ def _ascii_digit(match: re.Match[str]) -> str:
 def find(text: str, start: int = 0) -> tuple[int, int] | None:
     """Where in `text` (already `plain`) the first quantity stands, or None."""
     while start < len(text):
-        digit = re.compile(r"\d").search(text, start)
+        digit = _DIGIT.search(text, start)
         if digit is None:
             return None
         begin = _begin(text, start, digit.start())
@@ -92,6 +95,7 @@ def _begin(text: str, start: int, digit: int) -> int:
     return begin
 
 
+@lru_cache(maxsize=1 << 13)
 def quantity(text: str) -> Quantity | None:
     """The quantity that the whole of `text` is, after trailing punctuation; None if it is none."""
     if len(text) > MAX_LENGTH:
@@ -113,7 +117,9 @@ def quantity(text: str) -> Quantity | None:
         value += int(match["mixed"])
     if "-" in (match["sign"], match["sign_after"]):
         value = -value
-    return Quantity(value, SCALES[match["scale"].lower()] if match["scale"] else Fraction(1), decimals)
+    return Quantity(
+        value, SCALES[match["scale"].lower()] if match["scale"] else Fraction(1), decimals
+    )
 
 
 def _core(match: re.Match[str]) -> tuple[Fraction | None, int | None]:

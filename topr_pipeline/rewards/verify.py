@@ -1,6 +1,6 @@
 """Rewards of solutions: find the answer, compare it with the gold, look up what that is worth."""
 
-from fractions import Fraction
+from pathlib import Path
 
 import polars as pl
 
@@ -8,39 +8,50 @@ from topr_pipeline import tables
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Rewards
 from topr_pipeline.progress import Progress, quiet
-from topr_pipeline.rewards import gsm8k
+from topr_pipeline.rewards import grading, gym
+from topr_pipeline.rewards.grading import VerifyReport
 
 
 def verify(
-    solutions: pl.DataFrame, prompts: pl.DataFrame, rewards: Rewards, progress: Progress = quiet
+    solutions: pl.DataFrame,
+    prompts: pl.DataFrame,
+    rewards: Rewards,
+    progress: Progress = quiet,
+    cache: Path | None = None,
 ) -> pl.DataFrame:
     """The `rewards` table of `solutions`, sorted by prompt_id and sample_index.
 
-    Raises ToprError when a solution's prompt is not in `prompts`.
+    `cache` is a folder in which slow verdicts are kept for later runs. Raises ToprError when a
+    solution's prompt is not in `prompts` or the verifier cannot be used.
     """
-    rows = joined(solutions, prompts)
-    values = rewards.values.model_dump()
-    golds = {gold: gsm8k.gold_value(gold) for gold in rows["gold"].unique()}
-    found = []
-    for text, reason, gold in rows.select("text", "finish_reason", "gold").iter_rows():
-        answer = gsm8k.extract(text)
-        found.append((answer, _outcome(answer, reason, golds[gold])))
-    progress(rows.height, rows.height)
-    answers, outcomes = zip(*found, strict=True) if found else ((), ())
-    table = rows.select("prompt_id", "sample_index").with_columns(
-        pl.Series("answer", answers, pl.String),
-        pl.Series("outcome", outcomes, pl.String),
-        pl.Series("reward", [values[o] for o in outcomes], pl.Float64),
-        verifier=pl.lit(f"{gsm8k.NAME}/{gsm8k.VERSION}"),
-        detail=pl.lit(None, pl.String),
-    )
-    return tables.REWARDS.conform(table)
+    return verify_reported(solutions, prompts, rewards, progress, cache)[0]
 
 
-def joined(solutions: pl.DataFrame, prompts: pl.DataFrame) -> pl.DataFrame:
+def verify_reported(
+    solutions: pl.DataFrame,
+    prompts: pl.DataFrame,
+    rewards: Rewards,
+    progress: Progress = quiet,
+    cache: Path | None = None,
+) -> tuple[pl.DataFrame, VerifyReport]:
+    """As `verify`, with the account of how the verdicts came about."""
+    rows = _joined(solutions, prompts, rewards.verifier == "reasoning_gym")
+    graded, report = grading.grade(rows, rewards, cache, progress)
+    table = pl.concat([rows.select("prompt_id", "sample_index"), graded], how="horizontal")
+    if not solutions.height == graded.height == table.height:
+        raise AssertionError(f"{solutions.height} solutions gave {graded.height} rewards")
+    return tables.REWARDS.conform(table), report
+
+
+def _joined(solutions: pl.DataFrame, prompts: pl.DataFrame, with_entry: bool) -> pl.DataFrame:
     """`solutions` with their golds, joined by id and sorted by (prompt_id, sample_index)."""
+    golds = prompts.select("prompt_id", "gold")
+    if with_entry:
+        metas = prompts["meta"] if "meta" in prompts.columns else [None] * prompts.height
+        entries = [gym.entry(g, m) for g, m in zip(prompts["gold"], metas, strict=True)]
+        golds = golds.with_columns(pl.Series("gold", entries, pl.String))
     rows = solutions.select("prompt_id", "sample_index", "text", "finish_reason").join(
-        prompts.select("prompt_id", "gold"), on="prompt_id", how="inner", validate="m:1"
+        golds, on="prompt_id", how="inner", validate="m:1"
     )
     if rows.height != solutions.height:
         lost = solutions.join(prompts, on="prompt_id", how="anti")["prompt_id"]
@@ -49,11 +60,3 @@ def joined(solutions: pl.DataFrame, prompts: pl.DataFrame) -> pl.DataFrame:
             "materialise prompts and solutions of the same experiment again"
         )
     return rows.sort("prompt_id", "sample_index")
-
-
-def _outcome(answer: str | None, finish_reason: str, gold: Fraction | None) -> str:
-    if gold is None:
-        return "unverifiable"
-    if answer is None:
-        return "truncated" if finish_reason == "length" else "invalid"
-    return "correct" if gsm8k.value(answer) == gold else "incorrect"

@@ -1,0 +1,50 @@
+"""Multiple choice: the letter of the option that the completion settles on."""
+
+import re
+
+from topr_pipeline.rewards import statements
+from topr_pipeline.rewards.statements import Statement
+
+VERSION = "1"
+
+_DRESS = r"(?:[\s*_`$:({\[\"']|\\(?:text|textbf|mathrm|mathbf|boxed|fbox|,|;| |\()\{?)"
+_STATED = re.compile(
+    rf"\b(?:answer|option|choice)\b(?:\s(?:is|would\sbe|must\sbe|should\sbe))?{_DRESS}{{0,12}}"
+    rf"(?:option\s|choice\s)?{_DRESS}{{0,6}}([A-Ja-j])(?![\w'])",
+    re.IGNORECASE,
+)
+_ALONE = re.compile(rf"{_DRESS}{{0,12}}([A-Ja-j])[\s*_`$.)}}\]\"':]{{0,12}}")
+_LEADING = re.compile(r"\s{0,3}\(?([A-J])[).:](?:\s|$)")
+_HEDGE = re.compile(
+    r"[\s*)}$.\]]{0,6}(?:\bor\b|\band\b|/|,)\s{0,3}[(\\{]{0,3}(?:option\s)?[A-J](?![\w'])"
+)
+_BOXED = re.compile(r"\s*(?:\\text(?:bf)?\{)?\s*\(?([A-Ja-j])\)?[.):]?\}?(?:\W.*)?", re.DOTALL)
+
+
+def extract(completion: str) -> str | None:
+    """The last stated letter, as a capital; a hedge ("B or C") or none at all is None."""
+    text = statements.spoken(completion).strip()
+    found = [
+        Statement(m[1], m.start(), m.end())
+        for m in _STATED.finditer(text)
+        if m[1].isupper() or not text[m.end() : m.end() + 2].strip(" ").isalpha()
+    ]
+    for box in (*statements.boxes(text), *statements.tagged(text)):
+        if letter := _BOXED.fullmatch(box.text):
+            found.append(Statement(letter[1], box.start, box.end))
+    kept = statements.asked(sorted(found, key=lambda s: s.start), text)
+    if kept:
+        return None if _HEDGE.match(text, kept[-1].end) else kept[-1].text.upper()
+    alone = _ALONE.fullmatch(text) or _LEADING.match(text)
+    return alone[1].upper() if alone else None
+
+
+def gold(text: str) -> str | None:
+    """The letter of a gold such as `B`, `(B)`, `\\text{(B)}` or `B) blue`."""
+    match = _ALONE.fullmatch(text.strip()) or _LEADING.match(text) or _BOXED.fullmatch(text.strip())
+    return match[1].upper() if match and len(text.strip()) > 0 else None
+
+
+def compare(gold: str, answer: str) -> bool:
+    """The same letter?"""
+    return gold == answer

@@ -1,0 +1,112 @@
+"""`topr verify`: grade the completions in a file, outside any experiment."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from topr_pipeline import tables
+from topr_pipeline.errors import ToprError
+from topr_pipeline.experiment import Rewards
+from topr_pipeline.progress import Progress, quiet
+from topr_pipeline.rewards import grading, report
+from topr_pipeline.rewards.grading import VerifyReport
+from topr_pipeline.rewards.report import Summary
+
+ADDED = ("answer", "outcome", "reward")
+FORMATS = (".jsonl", ".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class FileSummary:
+    """Where the graded rows went, their figures, and how the verdicts came about."""
+
+    output: Path
+    summary: Summary
+    report: VerifyReport
+
+
+def verify_file(
+    path: Path,
+    rewards: Rewards,
+    completion: str = "completion",
+    gold: str = "gold",
+    output: Path | None = None,
+    cache: Path | None = None,
+    progress: Progress = quiet,
+) -> FileSummary:
+    """Grade `path` (JSONL, CSV or Parquet) and write it with the columns answer, outcome, reward.
+
+    Every input column is kept, and the order of the rows. `output` is by default the input's name
+    with `.verified` before its ending; its ending chooses the format. A column `finish_reason`, if
+    there is one, tells truncated completions. Raises ToprError for a file that cannot be read, a
+    missing column, and columns that the output would overwrite.
+    """
+    output = output or path.with_name(f"{path.stem}.verified{path.suffix}")
+    for file in (path, output):
+        _format(file)
+    frame = _read(path)
+    _check_columns(frame, path, completion, gold)
+    reason = pl.col("finish_reason") if "finish_reason" in frame.columns else pl.lit(None)
+    rows = frame.select(
+        text=pl.col(completion).cast(pl.String),
+        gold=pl.col(gold).cast(pl.String),
+        finish_reason=reason.cast(pl.String),
+    )
+    graded, how = grading.grade(rows, rewards, cache, progress)
+    if graded.height != frame.height:
+        raise AssertionError(f"{frame.height} rows gave {graded.height} rewards")
+    with tables.atomic_path(output) as temporary:
+        _write(frame.with_columns(graded.select(ADDED)), temporary, output.suffix)
+    return FileSummary(output, report.summarise(graded), how)
+
+
+def _check_columns(frame: pl.DataFrame, path: Path, completion: str, gold: str) -> None:
+    for option, column in (("--completion", completion), ("--gold", gold)):
+        if column not in frame.columns:
+            raise ToprError(
+                f"{option}: {path} has no column {column!r}; it has {', '.join(frame.columns)}"
+            )
+        if frame[column].dtype.is_nested():
+            raise ToprError(
+                f"{option}: column {column!r} of {path} holds {frame[column].dtype}; wanted is text"
+            )
+    taken = [c for c in ADDED if c in frame.columns]
+    if taken:
+        raise ToprError(
+            f"{path} already has the columns {', '.join(taken)}, which would be overwritten; "
+            "rename or drop them first"
+        )
+
+
+def _format(path: Path) -> str:
+    if path.suffix not in FORMATS:
+        raise ToprError(f"{path}: the ending {path.suffix!r} is not one of {', '.join(FORMATS)}")
+    return path.suffix
+
+
+def _read(path: Path) -> pl.DataFrame:
+    """The table in `path`; every column of a CSV file stays as it is written."""
+    try:
+        if path.suffix == ".parquet":
+            return pl.read_parquet(path)
+        if path.suffix == ".csv":
+            return pl.read_csv(path, infer_schema=False)
+        return pl.read_ndjson(path, infer_schema_length=None)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise ToprError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
+
+
+def _write(frame: pl.DataFrame, path: Path, suffix: str) -> None:
+    if suffix == ".parquet":
+        frame.write_parquet(path, compression="zstd")
+        return
+    if suffix == ".jsonl":
+        frame.write_ndjson(path)
+        return
+    nested = [c for c, dtype in frame.schema.items() if dtype.is_nested()]
+    if nested:
+        raise ToprError(
+            f"{path}: CSV cannot hold the nested columns {nested}; write .jsonl instead"
+        )
+    frame.write_csv(path)

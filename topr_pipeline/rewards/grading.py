@@ -1,0 +1,202 @@
+"""The harness: every distinct (gold, answer) is decided once, the cheap way where there is one."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+
+from topr_pipeline.experiment import Rewards
+from topr_pipeline.progress import Progress, quiet
+from topr_pipeline.rewards import cache, pool, verifiers
+from topr_pipeline.rewards.pool import Limits, Verdict
+from topr_pipeline.rewards.verifiers import Verifier
+
+SLOWEST = 10
+REPORT_EVERY = 10_000
+
+
+@dataclass(frozen=True)
+class SlowPair:
+    """A pair that took long, in seconds."""
+
+    seconds: float
+    gold: str
+    answer: str
+    outcome: str
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """How the verdicts came about. `rows` hold `pairs` distinct (gold, answer) pairs, of which
+
+    `decided` were told by exact comparison, `cached` known from earlier runs and `judged` by a
+    worker; `stopped` of these ran out of time or memory or crashed. Times are in seconds.
+    """
+
+    rows: int = 0
+    answered: int = 0
+    pairs: int = 0
+    decided: int = 0
+    cached: int = 0
+    judged: int = 0
+    stopped: int = 0
+    seconds: float = 0.0
+    slowest: Sequence[SlowPair] = field(default=())
+
+    @property
+    def saved(self) -> float:
+        """Share of the answered rows that repeat a pair, and so cost nothing."""
+        return 1 - self.pairs / self.answered if self.answered else 0.0
+
+
+def grade(
+    rows: pl.DataFrame,
+    rewards: Rewards,
+    cache_folder: Path | None = None,
+    progress: Progress = quiet,
+) -> tuple[pl.DataFrame, VerifyReport]:
+    """Grade `rows` (columns text, gold, finish_reason), in their order.
+
+    Returns the columns answer, outcome, reward, verifier and detail, and how it went. Raises
+    ToprError for a verifier that is unknown or cannot be imported.
+    """
+    started = time.monotonic()
+    verifier = verifiers.find(rewards.verifier)
+    golds = {None: None} | {
+        gold: verifier.gold(gold) for gold in rows["gold"].drop_nulls().unique()
+    }
+    answers, faults = _answers(rows["text"], verifier, progress)
+    found = rows.select(
+        pl.Series("wanted", [golds[gold] for gold in rows["gold"]], pl.String),
+        pl.Series("found", answers, pl.String),
+        pl.Series("fault", [faults.get(at) for at in range(rows.height)], pl.String),
+        cut=pl.col("finish_reason") == "length",
+    )
+    distinct = found.select("found", "wanted").drop_nulls().unique(maintain_order=True)
+    pairs: list[tuple[str, str]] = distinct.rows()
+    limits = Limits(
+        rewards.timeout_seconds, rewards.memory_mib, rewards.workers or pool.available_cpus()
+    )
+    all_read = partial(progress, rows.height, rows.height)
+    verdicts, counts = _decide(pairs, verifier, limits, cache_folder, all_read)
+    decided = distinct.with_columns(
+        pl.Series("outcome", [v.outcome for v in verdicts], pl.String),
+        pl.Series("own_answer", [v.answer for v in verdicts], pl.String),
+        pl.Series("detail", [v.detail for v in verdicts], pl.String),
+    )
+    table = _table(found.join(decided, on=["found", "wanted"], how="left", maintain_order="left"))
+    table = table.with_columns(
+        reward=pl.col("outcome").replace_strict(
+            rewards.values.model_dump(), return_dtype=pl.Float64
+        ),
+        verifier=pl.lit(verifier.label),
+        answer="own_answer" if verifier.extract is verifiers.whole else "found",
+    )
+    report = VerifyReport(
+        rows=rows.height,
+        answered=found.drop_nulls(["found", "wanted"]).height,
+        pairs=len(pairs),
+        seconds=time.monotonic() - started,
+        slowest=_slowest(pairs, verdicts),
+        **counts,
+    )
+    return table.select("answer", "outcome", "reward", "verifier", "detail"), report
+
+
+def _answers(
+    texts: pl.Series, verifier: Verifier, progress: Progress
+) -> tuple[list[str | None], dict[int, str]]:
+    """The answer in each text (a missing text has none), and the errors by row."""
+    total = len(texts)
+    out: list[str | None] = []
+    faults: dict[int, str] = {}
+    for at, text in enumerate(texts, 1):
+        try:
+            out.append(None if text is None else verifier.extract(text))
+        except Exception as error:  # one text may fail nothing but its own row
+            out.append(None)
+            faults[at - 1] = f"reading it raised {type(error).__name__}: {error}"
+        if at % REPORT_EVERY == 0 or at == total:
+            progress(at, total)
+    return out, faults
+
+
+def _decide(
+    pairs: Sequence[tuple[str, str]],
+    verifier: Verifier,
+    limits: Limits,
+    cache_folder: Path | None,
+    progress: Callable[..., None],
+) -> tuple[list[Verdict], dict[str, int]]:
+    """A verdict for each (answer, gold): by comparison, else from the cache, else by a worker."""
+    verdicts: dict[int, Verdict] = {}
+    for at, (answer, gold) in enumerate(pairs):
+        started = time.perf_counter()
+        try:
+            equal = verifier.compare(gold, answer)
+        except Exception as error:  # one pair may fail nothing but its own rows
+            detail = f"comparing raised {type(error).__name__}: {error}"
+            verdicts[at] = Verdict("unverifiable", detail=detail)
+            continue
+        if equal is not None:
+            outcome = "correct" if equal else "incorrect"
+            verdicts[at] = Verdict(outcome, seconds=time.perf_counter() - started)
+    decided = len(verdicts)
+    open_ = [at for at in range(len(pairs)) if at not in verdicts]
+    hard = [pairs[at] for at in open_]
+    known = cache.lookup(cache_folder, verifier.label, hard)
+    new = [at for at in range(len(hard)) if at not in known]
+    judged = _judged([hard[at] for at in new], verifier, limits, cache_folder, progress)
+    verdicts |= {open_[at]: verdict for at, verdict in known.items()}
+    verdicts |= {open_[new[at]]: verdict for at, verdict in judged.items()}
+    stopped = sum(not verdict.lasting for verdict in judged.values())
+    counts = {"decided": decided, "cached": len(known), "judged": len(judged), "stopped": stopped}
+    return [verdicts[at] for at in range(len(pairs))], counts
+
+
+def _judged(
+    pairs: Sequence[tuple[str, str]],
+    verifier: Verifier,
+    limits: Limits,
+    cache_folder: Path | None,
+    progress: Callable[..., None],
+) -> Mapping[int, Verdict]:
+    """Verdicts of workers; what they found is kept even when the run is interrupted."""
+    judged: dict[int, Verdict] = {}
+    if not pairs or verifier.judge is None:
+        return judged
+    try:
+        for at, verdict in pool.judge(verifier.judge, pairs, limits):
+            judged[at] = verdict
+            progress(judged=len(judged), to_judge=len(pairs))
+    finally:
+        cache.store(cache_folder, verifier.label, pairs, judged)
+    return judged
+
+
+def _table(rows: pl.DataFrame) -> pl.DataFrame:
+    """Outcomes of rows: those without gold or answer first, then what the pair's verdict says."""
+    no_answer = pl.col("outcome").is_null() | (pl.col("outcome") == "invalid")
+    outcome = (
+        pl.when(pl.col("wanted").is_null() | pl.col("fault").is_not_null())
+        .then(pl.lit("unverifiable"))
+        .when(no_answer & pl.col("cut"))
+        .then(pl.lit("truncated"))
+        .when(no_answer)
+        .then(pl.lit("invalid"))
+        .otherwise(pl.col("outcome"))
+    )
+    detail = pl.when(pl.col("wanted").is_null()).then(pl.lit("the gold cannot be read"))
+    return rows.with_columns(
+        outcome=outcome,
+        detail=detail.otherwise(pl.coalesce("fault", "detail")),
+        answer=pl.col("found"),
+    )
+
+
+def _slowest(pairs: Sequence[tuple[str, str]], verdicts: Sequence[Verdict]) -> list[SlowPair]:
+    order = sorted(range(len(pairs)), key=lambda at: -verdicts[at].seconds)[:SLOWEST]
+    return [SlowPair(verdicts[at].seconds, *pairs[at][::-1], verdicts[at].outcome) for at in order]

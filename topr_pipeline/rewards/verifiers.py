@@ -1,0 +1,110 @@
+"""The verifiers by name, and the user's own by dotted path."""
+
+import hashlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from topr_pipeline.errors import ToprError
+from topr_pipeline.rewards import choice, exact, gsm8k, gym, latex, symbolic, verdict
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """How an answer is found in a completion, and how it is compared with the gold.
+
+    `extract` and `gold` give answer and gold in the form that is compared, None if there is none;
+    `compare(gold, answer)` gives None for what only `judge` can tell, a `module:function` that is
+    called as `function(answer, gold)` in a worker process. `version` is part of the cache's key.
+    """
+
+    name: str
+    version: str
+    extract: Callable[[str], str | None]
+    gold: Callable[[str], str | None]
+    compare: Callable[[str, str], bool | None]
+    judge: str | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}/{self.version}"
+
+
+def find(name: str) -> Verifier:
+    """The verifier called `name`, or that of `python:module:function`.
+
+    Raises ToprError for an unknown name and for a module that cannot be found.
+    """
+    if name.startswith("python:"):
+        return _own(name.removeprefix("python:").strip())
+    if name not in _KNOWN:
+        raise ToprError(
+            f"rewards.verifier: {name!r} is not known; accepted are {', '.join(_KNOWN)} "
+            "and 'python: package.module:function'"
+        )
+    return _KNOWN[name]()
+
+
+def batch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a verifier function that takes lists: `f(completions, golds) -> results`, in order."""
+    function.batch = True  # type: ignore[attr-defined]
+    return function
+
+
+def _simple(name: str, module: Any) -> Verifier:
+    return Verifier(name, module.VERSION, module.extract, module.gold, module.compare)
+
+
+def _math() -> Verifier:
+    version = f"{latex.VERSION}+math-verify-{symbolic.math_verify_version()}"
+    judge = "topr_pipeline.rewards.symbolic:equal"
+    return Verifier("math", version, latex.extract, latex.gold, latex.compare, judge)
+
+
+def _reasoning_gym() -> Verifier:
+    if importlib.util.find_spec("reasoning_gym") is None:
+        raise ToprError(
+            "rewards.verifier: reasoning_gym needs the package reasoning-gym; "
+            "install it with pip install 'topr_pipeline[reasoning_gym]'"
+        )
+    judge = "topr_pipeline.rewards.gym:score"
+    return Verifier("reasoning_gym", gym.VERSION, gym.extract, gym.gold, _undecided, judge)
+
+
+def _own(path: str) -> Verifier:
+    """A user's function gets the whole completion; its version is the hash of its module's file."""
+    module, _, function = path.partition(":")
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError) as error:
+        raise ToprError(f"rewards.verifier: {module} cannot be found: {error}") from error
+    if spec is None or not function:
+        raise ToprError(
+            f"rewards.verifier: there is no module {module!r} for 'python: {path}'; wanted is "
+            "'python: package.module:function' of a module that Python can import"
+        )
+    source = Path(spec.origin).read_bytes() if spec.origin and Path(spec.origin).exists() else b""
+    version = hashlib.sha256(source).hexdigest()[:12]
+    return Verifier(path, version, whole, whole, _undecided, path)
+
+
+def whole(text: str) -> str | None:
+    """What a user's function gets: everything."""
+    return text
+
+
+def _undecided(gold: str, answer: str) -> bool | None:
+    return None
+
+
+_KNOWN: dict[str, Callable[[], Verifier]] = {
+    "gsm8k": partial(_simple, "gsm8k", gsm8k),
+    "math": _math,
+    "exact": partial(_simple, "exact", exact),
+    "choice": partial(_simple, "choice", choice),
+    "verdict": partial(_simple, "verdict", verdict),
+    "reasoning_gym": _reasoning_gym,
+}

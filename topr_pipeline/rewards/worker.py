@@ -1,0 +1,147 @@
+"""A worker process: judges pairs that it reads from its standard input, one JSON line each way.
+
+Started by `pool` as `python worker.py MODULE:FUNCTION MEMORY_MIB`. It may hang, grow or crash; the
+pool kills it then and starts another.
+"""
+
+import contextlib
+import importlib
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
+
+OUTCOMES = ("correct", "incorrect", "invalid", "truncated", "unverifiable")
+LONGEST_DETAIL = 300
+UNVERIFIABLE = "unverifiable"
+
+
+def main() -> None:
+    """Import the function, say so, and answer requests until the input ends."""
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    _die_with_parent()
+    path, memory_mib = sys.argv[1], int(sys.argv[2])
+    _limit_memory(memory_mib)
+    try:
+        function = _imported(path)
+    except BaseException as error:  # whatever an import may do, the pool has to hear of it
+        _say(replies, {"fatal": _described(error)})
+        return
+    batch = bool(getattr(function, "batch", False))
+    _say(replies, {"ready": True, "batch": batch})
+    _silence()
+    for line in sys.stdin:
+        pairs = json.loads(line)
+        for reply in judged_batch(function, pairs) if batch else judged(function, pairs):
+            _say(replies, reply)
+
+
+def judged(function: Callable[..., Any], pairs: list[list[str]]) -> Iterator[dict[str, Any]]:
+    """One reply per (answer, gold)."""
+    for answer, gold in pairs:
+        started = time.monotonic()
+        try:
+            reply = verdict(function(answer, gold))
+        except (Exception, SystemExit) as error:
+            reply = _failed(error)
+        yield reply | {"seconds": time.monotonic() - started}
+
+
+def judged_batch(function: Callable[..., Any], pairs: list[list[str]]) -> Iterator[dict[str, Any]]:
+    """One reply per pair; where the batch fails as a whole, each of its rows is tried alone."""
+    started = time.monotonic()
+    try:
+        results = list(function([a for a, _ in pairs], [g for _, g in pairs]))
+        if len(results) != len(pairs):
+            raise ValueError(f"returned {len(results)} results for {len(pairs)} completions")
+        replies = [verdict(result) for result in results]
+    except (Exception, SystemExit) as error:
+        if len(pairs) > 1:
+            for pair in pairs:
+                yield from judged_batch(function, [pair])
+            return
+        replies = [_failed(error)]
+    seconds = (time.monotonic() - started) / len(pairs)
+    yield from (reply | {"seconds": seconds} for reply in replies)
+
+
+def verdict(result: Any) -> dict[str, Any]:
+    """What a verifier function returned: True or False, 1 or 0, an outcome, or (that, answer)."""
+    answer = None
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], str | None):
+        result, answer = result
+        answer = answer and answer.encode("utf-8", "replace").decode()
+    if isinstance(result, str) and result in OUTCOMES:
+        return {"outcome": result, "answer": answer}
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        number = math.nan if isinstance(result, str | None) else float(result)
+        if number in (0.0, 1.0):
+            return {"outcome": "correct" if number else "incorrect", "answer": answer}
+    detail = f"returned {result!r}, which is neither True, False, 1, 0 nor an outcome"
+    return {"outcome": UNVERIFIABLE, "answer": answer, "detail": _short(detail)}
+
+
+def _failed(error: BaseException) -> dict[str, Any]:
+    return {"outcome": UNVERIFIABLE, "detail": _described(error), "failed": True}
+
+
+def _described(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "needed more memory than its limit"
+    try:
+        return _short(f"raised {type(error).__name__}: {error}")
+    except Exception:  # an error that cannot even be printed
+        return f"raised {type(error).__name__}"
+
+
+def _short(detail: str) -> str:
+    return detail[:LONGEST_DETAIL].encode("utf-8", "replace").decode()
+
+
+def _imported(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    if not callable(function):
+        raise TypeError(f"{path} is a {type(function).__name__}, not a function")
+    prepare = getattr(function, "prepare", None)
+    if prepare is not None:
+        prepare()
+    return function
+
+
+def _say(replies: TextIO, message: dict[str, Any]) -> None:
+    replies.write(json.dumps(message) + "\n")
+
+
+def _silence() -> None:
+    """Nothing that a verifier prints may fill a pipe or a disk."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+
+
+def _limit_memory(mib: int) -> None:
+    """Bound the address space; systems without this limit do without."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if mib:
+            resource.setrlimit(resource.RLIMIT_AS, (mib << 20, mib << 20))
+
+
+def _die_with_parent() -> None:
+    """On Linux, be killed with the process that started this one, even in the midst of work."""
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+        import signal
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
