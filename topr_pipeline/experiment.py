@@ -60,7 +60,7 @@ def _known_or_dotted(*names: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-EngineName = Annotated[str, _known_or_dotted("transformers", "fake")]
+EngineName = Annotated[str, _known_or_dotted("transformers", "vllm", "server", "fake")]
 VerifierName = Annotated[
     str, _known_or_dotted("gsm8k", "math", "exact", "choice", "verdict", "reasoning_gym")
 ]
@@ -139,14 +139,39 @@ class TinyPolicy(Section):
         return self
 
 
+SavedDtype = Literal["float32", "bfloat16"] | None
+
+
 class FolderPolicy(Section):
-    """A local folder in Hugging Face format."""
+    """A local folder in Hugging Face format; `path` is relative to the project's root."""
 
     source: Literal["folder"]
     path: str
+    dtype: SavedDtype = Field(default=None, description="of the saved weights; null: as they are")
+    trust_remote_code: bool = False
 
 
-Policy = Annotated[TinyPolicy | FolderPolicy, Field(discriminator="source")]
+class HubPolicy(Section):
+    """A model of the Hugging Face Hub; a commit as `revision` never changes, a branch may."""
+
+    source: Literal["hub"]
+    id: Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")]
+    revision: str = "main"
+    dtype: SavedDtype = Field(default=None, description="of the saved weights; null: as they are")
+    trust_remote_code: bool = False
+
+
+class GgufPolicy(Section):
+    """A GGUF file, dequantised: a path, or `package:name/file` in an installed Python package."""
+
+    source: Literal["gguf"]
+    path: Annotated[str, Field(pattern=r"\.gguf$")]
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+Policy = Annotated[
+    TinyPolicy | FolderPolicy | HubPolicy | GgufPolicy, Field(discriminator="source")
+]
 
 
 # ------------------------------------------------------------------------------------- prompts
@@ -162,6 +187,9 @@ class WordProblems(Section):
     count: Positive
     split: Literal["train", "eval"] | None = None
     steps: tuple[Positive, Positive] = (1, 3)
+    style: Literal["words", "english"] = Field(
+        default="words", description="single words for the tiny policy, or plain English"
+    )
 
     @field_validator("steps")
     @classmethod
@@ -172,22 +200,72 @@ class WordProblems(Section):
 
 
 class Columns(Section):
-    """Which columns of the file hold what."""
+    """Which columns hold what; `gold_format: gsm8k` takes what follows `####` in the gold."""
 
     prompt: str = "prompt"
     gold: str = "gold"
+    gold_format: Literal["plain", "gsm8k"] = "plain"
 
 
-class JsonLines(Section):
-    """A JSONL file, one problem a line; `path` is relative to the project's root."""
+class Rows(Section):
+    """Problems that were collected, one a row.
 
-    source: Literal["jsonl"]
-    path: str
+    `doubtful` prompts are those with several golds, and training prompts that are also evaluated
+    on; they are refused, or dropped.
+    """
+
     columns: Columns = Columns()
     limit: Positive | None = None
+    doubtful: Literal["refuse", "drop"] = "refuse"
 
 
-Prompts = Annotated[WordProblems | JsonLines, Field(discriminator="source")]
+class FilePrompts(Rows):
+    """JSONL, CSV or Parquet: a file, a folder or a pattern, relative to the project's root."""
+
+    source: Literal["files"]
+    path: str
+
+
+class HubPrompts(Rows):
+    """A data set of the Hugging Face Hub, or whatever `datasets.load_dataset` takes as a name."""
+
+    source: Literal["hub"]
+    name: str
+    config: str | None = None
+    split: str
+    revision: str | None = None
+
+
+Prompts = Annotated[WordProblems | FilePrompts | HubPrompts, Field(discriminator="source")]
+
+
+class Shot(Section):
+    """A worked example."""
+
+    prompt: str
+    answer: str
+
+
+class Template(Section):
+    """What the policy reads of a question: `text`, worked examples before it, chat turns around it.
+
+    `{prompt}` in `text` is the question, `{answer}` is where the policy goes on (default: after the
+    text). `examples` are worked ones, or a file with the columns `prompt` and `answer`.
+    """
+
+    text: str = "{prompt}"
+    chat: bool = Field(default=False, description="in turns, by the policy's own chat template")
+    system: str | None = None
+    examples: tuple[Shot, ...] | str = ()
+    separator: str = Field(default="\n\n", description="between examples, unless chat")
+
+    @field_validator("text")
+    @classmethod
+    def _placeholders(cls, value: str) -> str:
+        head, _, tail = value.partition("{answer}")
+        if head.count("{prompt}") != 1 or "{prompt}" in tail or "{answer}" in tail:
+            raise ValueError("one {prompt} is wanted and, after it, at most one {answer}")
+        return value
 
 
 # ------------------------------------------------------------------------------------- sampling
@@ -203,12 +281,18 @@ class Sampling(Section):
     top_p: Annotated[_Float, Field(gt=0, le=1)] = 1.0
     top_k: Natural = 0
     max_tokens: Positive = 512
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=(), description="texts that end a completion, for policies that say no EOS"
+    )
     shard_size: Positive = Field(default=1024, description="samples per shard of the store")
     batch_size: Positive = Field(default=256, description="samples per call of the engine")
     shards: Positive = Field(
         default=1,
         description="Dagster steps that share an iteration's sampling, each with its own engine",
         json_schema_extra=OPERATIONAL,
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto", description="of the model in the engine; auto: that of its stored weights"
     )
 
 
@@ -397,6 +481,7 @@ class Experiment(Section):
     policy: Policy
     prompts: Prompts
     eval_prompts: Prompts
+    template: Template = Template()
     sampling: Sampling = Sampling()
     rewards: Rewards = Rewards()
     mix: Mix = Mix()

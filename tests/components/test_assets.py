@@ -37,8 +37,8 @@ class Toy:
         said = {
             "iterations": 2,
             "policy": {"source": "tiny"},
-            "prompts": {"source": "jsonl", "path": "train.jsonl"},
-            "eval_prompts": {"source": "jsonl", "path": "eval.jsonl"},
+            "prompts": {"source": "files", "path": "train.jsonl"},
+            "eval_prompts": {"source": "files", "path": "eval.jsonl"},
             "sampling": {"engine": "fake", "samples_per_prompt": 4},
             "evaluation": {"samples_per_prompt": 4},
         }

@@ -84,7 +84,7 @@ def test_the_seed_changes_everything_that_is_random():
 
 
 def test_an_edited_prompt_file_changes_the_code_version(tmp_path: Path):
-    e = experiment(prompts={"source": "jsonl", "path": "a.jsonl"})
+    e = experiment(prompts={"source": "files", "path": "a.jsonl"})
     file = tmp_path / "a.jsonl"
     file.write_text('{"prompt": "1", "gold": "1"}\n')
     before = unroll("toy", e, tmp_path)["toy/prompts"].code_version

@@ -79,7 +79,11 @@ WRONG = [
         "mix: give baseline or effective_positive_share, not both",
     ),
     ("temperature: 1.0", "temperature: .nan", "13: sampling.temperature: Input should be a finite"),
-    ("temperature: 1.0", "engine: vlm", "13: sampling.engine: accepted: transformers, fake, or"),
+    (
+        "temperature: 1.0",
+        "engine: vlm",
+        "13: sampling.engine: accepted: transformers, vllm, server, fake",
+    ),
     (
         "    learning_rate: 5e-7",
         "    objective: {negative: [1, 0]}",
@@ -119,8 +123,25 @@ def test_environment_variables_are_filled_in(load, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("MY_PROMPTS", "mine.jsonl")
     text = GOOD.replace(
         "source: word_problems\n    count: 8",
-        'source: jsonl\n    path: "{{ env.MY_PROMPTS }}"',
+        'source: files\n    path: "{{ env.MY_PROMPTS }}"',
     )
     prompts = load(text).experiment.prompts
-    assert prompts.source == "jsonl"
+    assert prompts.source == "files"
     assert prompts.path == "mine.jsonl"
+
+
+def test_texts_that_hold_nothing_to_fill_in_stay_as_they_are(load):
+    text = GOOD.replace(
+        "    temperature: 1.0",
+        """    temperature: 1.0
+    stop: ["\\n", "18"]
+  template:
+    text: "{prompt}\\n"
+    separator: "\\n\\n"
+    examples: [{prompt: "9 + 9", answer: "18"}]""",
+    )
+    experiment = load(text).experiment
+    assert experiment.sampling.stop == ("\n", "18")
+    assert experiment.template.text == "{prompt}\n"
+    assert experiment.template.separator == "\n\n"
+    assert experiment.template.examples[0].answer == "18"

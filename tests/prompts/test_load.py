@@ -5,9 +5,8 @@ import polars as pl
 import pytest
 
 from topr_pipeline.errors import ToprError
-from topr_pipeline.experiment import Columns, JsonLines, WordProblems
-from topr_pipeline.prompts import check_overlap, for_iteration, load_prompts, prompt_id
-from topr_pipeline.prompts.jsonl import gold_text
+from topr_pipeline.experiment import Columns, FilePrompts, WordProblems
+from topr_pipeline.prompts import apart, for_iteration, load_prompts, prompt_id
 from topr_pipeline.tables import PROMPTS
 
 FILE = "data/set.jsonl"
@@ -20,7 +19,7 @@ def write(root: Path, content: bytes | str, name: str = FILE) -> None:
 
 def load(root: Path, content: bytes | str, key: str = "prompts", **spec) -> pl.DataFrame:
     write(root, content)
-    return load_prompts(JsonLines(source="jsonl", path=FILE, **spec), root, 0, key)
+    return load_prompts(FilePrompts(source="files", path=FILE, **spec), root, 0, key)
 
 
 def lines(*records: dict) -> str:
@@ -70,35 +69,6 @@ def test_line_separators_of_unicode_do_not_end_a_line(tmp_path):
     assert frame.select("prompt", "gold").row(0) == ("One\u2028two", "x")
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("18", "18"),
-        (" #### 18\n", "#### 18"),
-        ("007", "007"),
-        (18, "18"),
-        (-3, "-3"),
-        (10**30, "1" + "0" * 30),
-        (18.0, "18"),
-        (1e3, "1000"),
-        (1e23, "1" + "0" * 23),
-        (0.5, "0.5"),
-        (-0.0, "0"),
-        (1e-7, "0.0000001"),
-        (0.1 + 0.2, "0.30000000000000004"),
-        (True, None),
-        (False, None),
-        (None, None),
-        ("", None),
-        ("  ", None),
-        ([18], None),
-        ({"x": 1}, None),
-    ],
-)
-def test_gold_text(value, text):
-    assert gold_text(value) == text
-
-
 GOOD = '{"prompt": "Good?", "gold": 1}\n'
 
 
@@ -132,7 +102,10 @@ GOOD = '{"prompt": "Good?", "gold": 1}\n'
         ('{"prompt": "a", "gold": true}', r"set.jsonl:2: the gold is true"),
         ('{"prompt": "a", "gold": [1]}', r"set.jsonl:2: the gold is \[1\]"),
         ('{"prompt": "a", "gold": ""}', r'set.jsonl:2: the gold is ""'),
-        ('{"prompt": "good", "gold": 2}', r"set.jsonl:1 and data/set.jsonl:2 .*'1' and '2'"),
+        (
+            '{"prompt": "good", "gold": 2}',
+            r"set.jsonl:1 and data/set.jsonl:2 .*'1' and '2'.*or give prompts.doubtful: drop",
+        ),
     ],
 )
 def test_bad_rows_are_named_with_file_row_and_key(tmp_path, line, said):
@@ -141,23 +114,10 @@ def test_bad_rows_are_named_with_file_row_and_key(tmp_path, line, said):
         load(tmp_path, GOOD.encode() + raw + b"\n")
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("data/sat.jsonl", r"'data/sat.jsonl' is not there \(prompts.path\).*mean 'set.jsonl'\?"),
-        ("nowhere/set.jsonl", r"'nowhere/set.jsonl' is not there"),
-        ("data/set.jsonl/x", r"'data/set.jsonl/x' is not there"),
-        ("data", r"'data' is a folder \(prompts.path\)"),
-        ("data/empty.jsonl", r"'data/empty.jsonl' holds no prompt \(prompts.path\)"),
-        ("data/blank.jsonl", r"'data/blank.jsonl' holds no prompt"),
-    ],
-)
-def test_bad_files_are_named_with_the_key(tmp_path, path, said):
-    write(tmp_path, GOOD)
-    write(tmp_path, "", "data/empty.jsonl")
-    write(tmp_path, b"\xef\xbb\xbf\r\n \n", "data/blank.jsonl")
-    with pytest.raises(ToprError, match=said):
-        load_prompts(JsonLines(source="jsonl", path=path), tmp_path, 0, "prompts")
+def test_a_file_without_a_prompt_is_named_with_the_key(tmp_path):
+    for content in ("", b"\xef\xbb\xbf\r\n \n"):
+        with pytest.raises(ToprError, match=r"'data/set.jsonl' holds no prompt \(prompts.path\)"):
+            load(tmp_path, content)
 
 
 def test_unreadable_file_is_named_with_the_key(tmp_path, monkeypatch):
@@ -165,7 +125,7 @@ def test_unreadable_file_is_named_with_the_key(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(ToprError, match=r"Permission denied \(eval_prompts.path\)"):
+    with pytest.raises(ToprError, match=r"\(eval_prompts.path\) cannot be read: Permission denied"):
         load(tmp_path, GOOD, "eval_prompts")
 
 
@@ -183,6 +143,37 @@ def test_repeated_prompts_keep_the_first_and_limit_counts_what_is_left(tmp_path)
 def test_golds_of_repeated_prompts_are_compared_as_text(tmp_path):
     content = lines({"prompt": "One", "gold": 1e3}, {"prompt": "one", "gold": "1000"})
     assert load(tmp_path, content)["gold"].to_list() == ["1000"]
+
+
+def test_a_prompt_with_two_golds_is_dropped_altogether_where_the_yaml_says_so(tmp_path):
+    content = lines(
+        {"prompt": "One", "gold": 1},
+        {"prompt": "Two", "gold": 2},
+        {"prompt": "one", "gold": 7},
+        {"prompt": "One!", "gold": 1},
+    )
+    assert load(tmp_path, content, doubtful="drop")["prompt"].to_list() == ["Two"]
+
+
+GSM8K = "Ana sold 48/2 = <<48/2=24>>24 clips.\n#### 1,024 "
+
+
+def test_the_answer_of_a_gsm8k_solution_is_what_follows_the_hashes(tmp_path):
+    columns = Columns(prompt="question", gold="answer", gold_format="gsm8k")
+    frame = load(tmp_path, lines({"question": "Q?", "answer": GSM8K}), columns=columns)
+    assert frame["gold"].to_list() == ["1,024"]
+    assert json.loads(frame["meta"][0]) == {"answer": GSM8K}
+
+
+@pytest.mark.parametrize("gold", ["no marker 18", "18 ####", "18 #### \n", 18])
+def test_a_gsm8k_solution_without_an_answer_is_named_with_row_and_key(tmp_path, gold):
+    columns = Columns(gold_format="gsm8k")
+    with pytest.raises(ToprError, match=r"set.jsonl:2: the gold .*\(prompts.columns.gold_format"):
+        load(
+            tmp_path,
+            lines({"prompt": "a", "gold": "#### 1"}, {"prompt": "b", "gold": gold}),
+            columns=columns,
+        )
 
 
 def test_word_problems_become_prompts(tmp_path):
@@ -205,19 +196,45 @@ def test_too_many_word_problems_name_the_key(tmp_path):
         load_prompts(spec, tmp_path, 0, "eval_prompts")
 
 
+def test_word_problems_in_plain_english_are_the_same_problems(tmp_path):
+    spec = WordProblems(source="word_problems", count=30)
+    words = load_prompts(spec, tmp_path, 3, "eval_prompts")
+    english = load_prompts(
+        spec.model_copy(update={"style": "english"}), tmp_path, 3, "eval_prompts"
+    )
+    assert english["gold"].equals(words["gold"])
+    assert english["split"].equals(words["split"])
+    assert all(" now?" in prompt for prompt in english["prompt"])
+    assert all(
+        json.loads(m)["solution"].endswith(f"{g}.") for m, g in english["meta", "gold"].rows()
+    )
+
+
+REFUSE, DROP = (FilePrompts(source="files", path=FILE, doubtful=d) for d in ("refuse", "drop"))
+
+
 def test_prompts_apart_pass_the_overlap_check(tmp_path):
     train = load(tmp_path, some("One", "Two"))
-    check_overlap(train, load(tmp_path, some("Three"), "eval_prompts"))
+    assert apart(train, load(tmp_path, some("Three"), "eval_prompts"), REFUSE).equals(train)
 
 
 def test_overlap_is_found_by_normalised_text_and_both_sources_named(tmp_path):
     train = load(tmp_path, some("One", "Two", "Three", "Four", "Five"))
     other = load(tmp_path, some("Zero", "five!", "FOUR", "Three", "two ?"), "eval_prompts")
     with pytest.raises(ToprError, match="4 of 5 eval_prompts are also in prompts") as error:
-        check_overlap(train, other)
+        apart(train, other, REFUSE)
     assert '"five!": prompts data/set.jsonl:5, eval_prompts data/set.jsonl:2' in str(error.value)
     assert '"two ?"' not in str(error.value)
-    assert "take them out" in str(error.value)
+    assert "prompts.doubtful: drop" in str(error.value)
+
+
+def test_overlapping_training_prompts_are_dropped_where_the_yaml_says_so(tmp_path, caplog):
+    train = load(tmp_path, some("One", "Two", "Three"))
+    other = load(tmp_path, some("two!"), "eval_prompts")
+    assert apart(train, other, DROP)["prompt"].to_list() == ["One", "Three"]
+    assert "1 of 1 eval_prompts are also in prompts" in caplog.text
+    with pytest.raises(ToprError, match="none would be left"):
+        apart(train[:0].vstack(train[1:2]), other, DROP)
 
 
 @pytest.fixture

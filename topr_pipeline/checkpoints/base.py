@@ -1,23 +1,33 @@
-"""The base policy, `iter_00/checkpoint`: a folder given, or a tiny model pre-trained here."""
+"""The base policy, `iter_00/checkpoint`: a model given, or a tiny one pre-trained here."""
 
 import hashlib
+import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from topr_pipeline.checkpoints.folders import load, save
-from topr_pipeline.experiment import FolderPolicy, Policy, TinyPolicy, Training
+from topr_pipeline.checkpoints.folders import ORIGIN, describe, from_pretrained, save
+from topr_pipeline.checkpoints.origin import origin_of
+from topr_pipeline.checkpoints.sources import MAX_POSITIONS, located
+from topr_pipeline.experiment import (
+    FolderPolicy,
+    GgufPolicy,
+    HubPolicy,
+    Policy,
+    TinyPolicy,
+    Training,
+)
 from topr_pipeline.progress import Progress, quiet
 from topr_pipeline.prompts.word_problems import demonstrations, vocabulary
+from topr_pipeline.solutions.tokenize import TRUSTED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 _PAD, _BOS, _EOS, _UNK = SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
 _STEPS = (1, 3)
-_MAX_POSITIONS = 128
 
 
 def prepare_base_policy(
@@ -25,12 +35,13 @@ def prepare_base_policy(
 ) -> pl.DataFrame | None:
     """Write the base policy to `folder`; the `training_log` of its pre-training, if there was any.
 
-    A folder's policy is loaded and saved anew in the dtype of its weights, so that what later
-    stages read is local, complete, and known to load. Raises ToprError for a folder that is not a
-    causal language model with safetensors weights.
+    A policy from the Hub, a folder or a GGUF file is loaded and saved anew, in safetensors, so that
+    what later stages read is local, complete, and known to load; `origin.json` beside it says where
+    it comes from. Raises ToprError for what is not a causal language model with safetensors (or
+    GGUF) weights and a tokenizer.
     """
-    if isinstance(policy, FolderPolicy):
-        save(*load(Path(policy.path), "auto"), folder)
+    if not isinstance(policy, TinyPolicy):
+        _save_anew(policy, folder)
         return None
     tokenizer = tiny_tokenizer()
     model = tiny_model(policy, tokenizer, _derived(seed, "weights"))
@@ -53,6 +64,28 @@ def prepare_base_policy(
         ).log
 
 
+def _save_anew(policy: FolderPolicy | HubPolicy | GgufPolicy, folder: Path) -> None:
+    if isinstance(policy, FolderPolicy):
+        describe(Path(policy.path))  # says what a folder lacks
+    source = located(policy, Path())
+    try:
+        loaded, tokenizer = from_pretrained(
+            source.name, policy.dtype or "auto", **dict(source.options)
+        )
+    except Exception as error:  # transformers and huggingface_hub raise dozens of classes
+        raise source.fails(error) from error
+    model: Any = loaded
+    if isinstance(policy, GgufPolicy):
+        # The weights are plain ones by now: saved with these, they would be taken for quantised.
+        del model.config.quantization_config
+        model.hf_quantizer = None
+    elif policy.trust_remote_code:
+        setattr(model.config, TRUSTED, True)
+    save(model, tokenizer, folder)
+    origin = origin_of(policy, getattr(model.config, "_commit_hash", None))
+    (folder / ORIGIN).write_text(json.dumps(origin, indent=1) + "\n")
+
+
 def tiny_tokenizer() -> "PreTrainedTokenizerFast":
     """One token per word of the word problems; <bos> in front, where each prompt starts."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -70,7 +103,7 @@ def tiny_tokenizer() -> "PreTrainedTokenizerFast":
         bos_token=_BOS,
         eos_token=_EOS,
         unk_token=_UNK,
-        model_max_length=_MAX_POSITIONS,
+        model_max_length=MAX_POSITIONS,
         clean_up_tokenization_spaces=False,
     )
 
@@ -88,7 +121,7 @@ def tiny_model(
         intermediate_size=policy.feed_forward,
         num_hidden_layers=policy.layers,
         num_attention_heads=policy.heads,
-        max_position_embeddings=_MAX_POSITIONS,
+        max_position_embeddings=MAX_POSITIONS,
         initializer_range=0.05,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,

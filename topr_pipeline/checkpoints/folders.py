@@ -1,7 +1,8 @@
 """Policies as folders in Hugging Face format: their facts, loading and saving.
 
-Only safetensors weights, no code from the folder, nothing from a network. transformers is imported
-where it is used: the facts are read without it.
+Only safetensors weights, nothing from a network, and no code from the folder unless the YAML said
+so when the base policy was prepared. transformers is imported where it is used: the facts are read
+without it.
 """
 
 import json
@@ -12,16 +13,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from safetensors import safe_open
 
 from topr_pipeline.errors import ToprError
+from topr_pipeline.solutions.tokenize import trusts_remote_code
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+ORIGIN = "origin.json"
+"""Beside the base policy's weights: where they come from, by revision or hash, and the licence."""
 
 
 def describe(folder: Path) -> dict[str, Any]:
     """architecture, parameters (tied weights count once), dtype, vocabulary and bytes of a policy.
 
-    Reads `config.json` and the headers of the safetensors files. Raises ToprError when either is
-    missing or unreadable.
+    Reads `config.json` and the headers of the safetensors files, and for a base policy where it
+    comes from. Raises ToprError when one is missing or unreadable.
     """
     config_path, shards = folder / "config.json", sorted(folder.glob("*.safetensors"))
     if not config_path.is_file() or not shards:
@@ -41,7 +46,9 @@ def describe(folder: Path) -> dict[str, Any]:
                     dtypes.add(tensor.get_dtype())
     except Exception as error:
         raise _unreadable(folder, error) from error
+    origin = folder / ORIGIN
     return {
+        **(json.loads(origin.read_text()) if origin.is_file() else {}),
         "architecture": (config.get("architectures") or [config.get("model_type")])[0],
         "parameters": parameters,
         "dtype": ", ".join(sorted(dtypes)),
@@ -58,24 +65,25 @@ def load(
     Raises ToprError for a folder that is not a causal language model with safetensors weights.
     """
     describe(folder)
+    try:
+        return from_pretrained(
+            str(folder), dtype, trust_remote_code=trusts_remote_code(folder), local_files_only=True
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise _unreadable(folder, error) from error
+
+
+def from_pretrained(
+    name: str, dtype: str, **options: Any
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    """Model and tokenizer as transformers loads them, from safetensors (or GGUF) weights alone."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     _hide_bars()
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-        )
-        tokenizer: PreTrainedTokenizerBase | None = AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True
-        )
-        if tokenizer is None:
-            raise ValueError("it has no tokenizer")
-    except (OSError, ValueError, ImportError) as error:
-        raise _unreadable(folder, error) from error
+    model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, use_safetensors=True, **options)
+    tokenizer: PreTrainedTokenizerBase | None = AutoTokenizer.from_pretrained(name, **options)
+    if tokenizer is None:
+        raise ValueError("it has no tokenizer")
     for how_loaded in ("is_local", "local_files_only"):  # else saved as if it were a setting
         tokenizer.init_kwargs.pop(how_loaded, None)
     return model, tokenizer

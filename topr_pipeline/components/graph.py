@@ -10,16 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import BaseModel
+
+from topr_pipeline.checkpoints.sources import located_gguf
 from topr_pipeline.experiment import (
     Experiment,
+    FilePrompts,
     FolderPolicy,
-    JsonLines,
+    GgufPolicy,
     Policy,
     Prompts,
     Rewards,
     RewardValues,
+    Rows,
     fingerprint,
 )
+from topr_pipeline.prompts import found_files
 
 STAGE_VERSIONS: Mapping[str, str] = {
     "prompts": "1",
@@ -96,8 +102,8 @@ def unroll(name: str, experiment: Experiment, root: Path) -> dict[str, Node]:
 def _code_versions(e: Experiment, root: Path) -> dict[str, str]:
     """Per stage the fingerprint of just what it reads of the YAML."""
     return {
-        "prompts": fingerprint(e.prompts, _file_version(e.prompts, root), e.seed),
-        "eval_prompts": fingerprint(e.eval_prompts, _file_version(e.eval_prompts, root), e.seed),
+        "prompts": fingerprint(*_prompts_version(e, e.prompts, root), *_left_out(e, root)),
+        "eval_prompts": fingerprint(*_prompts_version(e, e.eval_prompts, root)),
         "base_policy": fingerprint(e.policy, _file_version(e.policy, root), e.seed),
         "solutions": fingerprint(e.sampling, e.seed),
         "rewards": fingerprint(e.rewards),
@@ -115,11 +121,35 @@ def _verifier_alone(rewards: Rewards) -> Rewards:
     return rewards.model_copy(update={"values": RewardValues()})
 
 
+def _prompts_version(e: Experiment, section: Prompts, root: Path) -> list[BaseModel | str | int]:
+    """What a prompt set is made from; in chat turns, the policy's tokenizer too."""
+    parts: list[BaseModel | str | int] = [section, _file_version(section, root), e.seed, e.template]
+    if isinstance(e.template.examples, str):
+        parts.append(_versions(found_files(e.template.examples, root)))
+    if e.template.chat:
+        parts += [e.policy, _file_version(e.policy, root)]
+    return parts
+
+
+def _left_out(e: Experiment, root: Path) -> list[BaseModel | str | int]:
+    """The eval prompts, where training prompts that are among them are dropped."""
+    drops = isinstance(e.prompts, Rows) and e.prompts.doubtful == "drop"
+    return [e.eval_prompts, _file_version(e.eval_prompts, root)] if drops else []
+
+
 def _file_version(source: Prompts | Policy, root: Path) -> str:
     """Names, sizes and times of the files that a section names: an edited file makes it stale."""
-    if not isinstance(source, JsonLines | FolderPolicy):
-        return ""
-    path = root / source.path
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    said = [f"{f}:{f.stat().st_size}:{f.stat().st_mtime_ns}" for f in files if f.is_file()]
+    match source:
+        case FilePrompts():
+            return _versions(found_files(source.path, root))
+        case FolderPolicy():
+            return _versions(sorted(p for p in (root / source.path).rglob("*") if p.is_file()))
+        case GgufPolicy():
+            return _versions([file] if (file := located_gguf(source, root)) else [])
+        case _:
+            return ""
+
+
+def _versions(files: list[Path]) -> str:
+    said = [f"{f}:{f.stat().st_size}:{f.stat().st_mtime_ns}" for f in files]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]

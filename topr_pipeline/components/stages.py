@@ -16,9 +16,8 @@ from topr_pipeline.components.graph import Node
 from topr_pipeline.components.manifest import read_manifest
 from topr_pipeline.components.models import Models
 from topr_pipeline.components.samples import note_cost, noted_costs, part_name, sampling_of, store
-from topr_pipeline.errors import ToprError
 from topr_pipeline.evals import score, write_report
-from topr_pipeline.experiment import Experiment, FolderPolicy
+from topr_pipeline.experiment import Experiment
 from topr_pipeline.progress import Progress
 from topr_pipeline.tables import EVAL_SCORES, MIX, PROMPTS, REWARDS, SOLUTIONS, TRAINING_LOG, remove
 
@@ -66,18 +65,32 @@ Figures = dict[str, Any]
 def check_inputs(experiment: Experiment, root: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Load both prompt sets and find what is wrong before any model is loaded.
 
-    Returns (prompts, eval_prompts). Raises ToprError for a missing or unusable file, an empty set,
-    eval prompts among the training prompts, or a policy folder that is not there.
+    Returns (prompts, eval_prompts) as the policy reads them. Raises ToprError for what the prompts
+    room refuses (files, rows, overlap, examples), a policy that is not there, a chat template that
+    it lacks, and prompts that leave no room in its context. Of the policy, configuration and
+    tokenizer are read at most.
     """
-    train = prompts.load_prompts(experiment.prompts, root, experiment.seed, "prompts")
-    held_out = prompts.load_prompts(experiment.eval_prompts, root, experiment.seed, "eval_prompts")
-    prompts.check_overlap(train, held_out)
-    policy = experiment.policy
-    if isinstance(policy, FolderPolicy) and not (root / policy.path / "config.json").is_file():
-        raise ToprError(
-            f"policy.path: {root / policy.path} holds no config.json; "
-            "a folder in Hugging Face format is wanted"
-        )
+    from topr_pipeline.checkpoints import sources
+
+    policy, template, seed = experiment.policy, experiment.template, experiment.seed
+    train = prompts.load_prompts(experiment.prompts, root, seed, "prompts")
+    held_out = prompts.load_prompts(experiment.eval_prompts, root, seed, "eval_prompts")
+    train = prompts.apart(train, held_out, experiment.prompts)
+    shots = prompts.load_examples(template, root)
+    prompts.check_examples(shots, held_out)
+    sources.check_there(policy, root)
+    chat = sources.chat_of(policy, root) if template.chat else None
+    train = prompts.rendered(train, template, shots, chat)
+    held_out = prompts.rendered(held_out, template, shots, chat)
+    # The fake engine reads no policy.
+    context = None if experiment.sampling.engine == "fake" else sources.context_of(policy, root)
+    if context is not None:
+        count = sources.token_counter(policy, root)
+        sampling, own = experiment.sampling, experiment.evaluation.max_tokens
+        key = "sampling.max_tokens"
+        prompts.check_context(train, "prompts", sampling.max_tokens, key, context, count)
+        key, longest = (key, sampling.max_tokens) if own is None else ("evaluation.max_tokens", own)
+        prompts.check_context(held_out, "eval_prompts", longest, key, context, count)
     return train, held_out
 
 
@@ -98,9 +111,9 @@ def make_eval_prompts(work: Work) -> Figures:
 def make_base_policy(work: Work) -> Figures:
     """Prepare the base policy, after the prompts are known to be sound."""
     check_inputs(work.experiment, work.root)
-    policy = work.experiment.policy
-    if isinstance(policy, FolderPolicy):
-        policy = policy.model_copy(update={"path": str(work.root / policy.path)})
+    from topr_pipeline.checkpoints import sources
+
+    policy = sources.absolute(work.experiment.policy, work.root)
     log = work.models.base_policy(policy, work.out, work.seed("base_policy"), work.progress)
     _write_log(work, log)
     return {}

@@ -80,7 +80,7 @@ class TOPRExperiment(dg.Component):
         """Resolve templates such as `{{ env.NAME }}` and name the experiment after its folder."""
         assert attributes is not None
         said = attributes.model_dump(exclude_unset=True)
-        resolved = context.resolution_context.resolve_value(said, as_type=dict)
+        resolved = _resolved(said, context.resolution_context)
         return cls(
             context.path.name, Experiment.model_validate(resolved), Path(context.project_root)
         )
@@ -92,6 +92,21 @@ class TOPRExperiment(dg.Component):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The experiment's assets with their checks, and a job of its name."""
         return experiment_definitions(self.name, self.experiment, self.root)
+
+
+def _resolved(value: Any, context: dg.ResolutionContext) -> Any:
+    """`value` with its `{{ ... }}` filled in; texts without any stay as they are.
+
+    Dagster's own resolution of a whole mapping takes "18" for a number and a line end for nothing.
+    """
+    match value:
+        case str():
+            return context.resolve_value(value) if "{{" in value else value
+        case Mapping():
+            return {key: _resolved(each, context) for key, each in value.items()}
+        case list() | tuple():
+            return [_resolved(each, context) for each in value]
+    return value
 
 
 def experiment_definitions(name: str, experiment: Experiment, root: Path) -> dg.Definitions:

@@ -1,7 +1,6 @@
 """Load a prompt set, keep training and evaluation apart, deal prompts out to iterations."""
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,49 +9,72 @@ from typing import Any, Literal
 import polars as pl
 
 from topr_pipeline.errors import ToprError
-from topr_pipeline.experiment import Columns, JsonLines, Prompts, WordProblems
-from topr_pipeline.prompts.jsonl import Record, did_you_mean, gold_text, read_records, shown
+from topr_pipeline.experiment import Columns, FilePrompts, HubPrompts, Prompts, Rows, WordProblems
+from topr_pipeline.prompts.files import read_records
+from topr_pipeline.prompts.hub import read_hub
 from topr_pipeline.prompts.text import normalise, prompt_id
+from topr_pipeline.prompts.values import (
+    Record,
+    after_hashes,
+    as_json,
+    did_you_mean,
+    gold_text,
+    shown,
+)
 from topr_pipeline.prompts.word_problems import problems
 from topr_pipeline.tables import PROMPTS
 
-__all__ = ["check_overlap", "for_iteration", "load_prompts", "normalise", "prompt_id"]
+__all__ = ["apart", "for_iteration", "load_prompts", "normalise", "prompt_id"]
 
 Row = dict[str, str]
 log = logging.getLogger(__name__)
 
 
 def load_prompts(spec: Prompts, root: Path, seed: int, key: str) -> pl.DataFrame:
-    """The prompts of one YAML section, in the order of the file or of the generator.
+    """The questions of one YAML section, in the order of the files or of the generator.
 
     `root` is what a file's path is relative to, `seed` that of the experiment (for generators),
-    `key` the section's name, "prompts" or "eval_prompts". Returns a PROMPTS table: `source` is
-    "file:row" or "word_problems", `split` that of the generator or of the section, `meta` holds all
-    other columns. Raises ToprError with file, row and key for whatever cannot be used.
+    `key` the section's name, "prompts" or "eval_prompts". Returns a PROMPTS table, not yet put into
+    the template: `source` is "file:row", "data set split[row]" or "word_problems", `split` that of
+    the generator or of the section, `meta` holds all other columns. Raises ToprError with file, row
+    and key for whatever cannot be used.
     """
     if isinstance(spec, WordProblems):
         rows = list(_generated(spec, seed, key))
     else:
-        rows = _distinct(_from_file(spec, root, key), key)[: spec.limit]
+        rows = _distinct(_collected(spec, root, key), spec, key)[: spec.limit]
         if not rows:
-            raise ToprError(f"{spec.path!r} holds no prompt ({key}.path); give at least one")
+            said = spec.path if isinstance(spec, FilePrompts) else f"{spec.name} {spec.split}"
+            where = "path" if isinstance(spec, FilePrompts) else "name"
+            raise ToprError(f"{said!r} holds no prompt ({key}.{where}); give at least one")
     return PROMPTS.conform(pl.DataFrame(rows, schema=PROMPTS.schema))
 
 
-def check_overlap(prompts: pl.DataFrame, eval_prompts: pl.DataFrame) -> None:
-    """Raise ToprError when a prompt, by its normalised text, is trained and evaluated on."""
+def apart(prompts: pl.DataFrame, eval_prompts: pl.DataFrame, spec: Prompts) -> pl.DataFrame:
+    """`prompts` without those that are also in `eval_prompts`, by normalised text.
+
+    Raises ToprError when there are any, unless `prompts.doubtful` says to drop them.
+    """
     both = eval_prompts.join(prompts, on="prompt_id", suffix="_train", maintain_order="left")
     if both.is_empty():
-        return
+        return prompts
     first = "".join(
         f"\n  {shown(row['prompt'])}: prompts {row['source_train']}, eval_prompts {row['source']}"
         for row in both.head(3).iter_rows(named=True)
     )
-    raise ToprError(
+    said = (
         f"{both.height} of {eval_prompts.height} eval_prompts are also in prompts (equal but for "
-        f"case, punctuation and white space):{first}\ntake them out of one of the two; generated "
-        f"problems are kept apart by prompts.split: train and eval_prompts.split: eval"
+        f"case, punctuation and white space):{first}"
     )
+    if not isinstance(spec, Rows) or spec.doubtful == "refuse":
+        raise ToprError(
+            f"{said}\ntake them out of one of the two, or give prompts.doubtful: drop; generated "
+            "problems are kept apart by prompts.split: train and eval_prompts.split: eval"
+        )
+    if both.height == prompts.height:
+        raise ToprError(f"{said}\nnone would be left in prompts (prompts.doubtful: drop)")
+    log.warning("%s\nleft out of prompts", said)
+    return prompts.join(both, on="prompt_id", how="anti", maintain_order="left")
 
 
 def for_iteration(
@@ -77,21 +99,29 @@ def for_iteration(
 
 
 def _generated(spec: WordProblems, seed: int, key: str) -> Iterator[Row]:
+    english = spec.style == "english"
     for problem in problems(spec.count, spec.split or _split(key), spec.steps, seed, key):
+        prompt = problem.english_prompt if english else problem.prompt
+        solution = problem.english_solution if english else problem.solution
         yield {
-            "prompt_id": prompt_id(problem.prompt),
-            "prompt": problem.prompt,
+            "prompt_id": prompt_id(prompt),
+            "prompt": prompt,
             "gold": problem.gold,
             "source": "word_problems",
             "split": problem.split,
-            "meta": json.dumps({"steps": len(problem.steps), "solution": problem.solution}),
+            "meta": as_json({"steps": len(problem.steps), "solution": solution}),
         }
 
 
-def _from_file(spec: JsonLines, root: Path, key: str) -> Iterator[Row]:
+def _collected(spec: FilePrompts | HubPrompts, root: Path, key: str) -> Iterator[Row]:
     columns = spec.columns
-    for line, record in read_records(spec.path, root, key):
-        source = f"{spec.path}:{line}"
+    if isinstance(spec, FilePrompts):
+        records = read_records(spec.path, root, f"{key}.path")
+    else:
+        records = read_hub(spec, root, key)
+    # A GSM8K gold is a whole solution: its text is kept.
+    said = {columns.prompt} | ({columns.gold} if columns.gold_format == "plain" else set())
+    for source, record in records:
         prompt = _prompt(record, columns, source, key)
         yield {
             "prompt_id": prompt_id(prompt),
@@ -99,10 +129,7 @@ def _from_file(spec: JsonLines, root: Path, key: str) -> Iterator[Row]:
             "gold": _gold(record, columns, source, key),
             "source": source,
             "split": _split(key),
-            "meta": json.dumps(
-                {k: v for k, v in record.items() if k not in (columns.prompt, columns.gold)},
-                ensure_ascii=False,
-            ),
+            "meta": as_json({k: v for k, v in record.items() if k not in said}),
         }
 
 
@@ -128,7 +155,15 @@ def _gold(record: Record, columns: Columns, source: str, key: str) -> str:
             f"{source}: the gold is {shown(value)} ({key}.columns.gold: {columns.gold}); "
             f"give a number or a text that is not empty"
         )
-    return gold
+    if columns.gold_format == "plain":
+        return gold
+    answer = after_hashes(gold)
+    if answer is None:
+        raise ToprError(
+            f"{source}: the gold {shown(value)} has nothing after '####' "
+            f"({key}.columns.gold_format: gsm8k); give '#### 18' or gold_format: plain"
+        )
+    return answer
 
 
 def _column(record: Record, name: str, source: str, key: str) -> Any:
@@ -140,21 +175,26 @@ def _column(record: Record, name: str, source: str, key: str) -> Any:
     return record[name]
 
 
-def _distinct(rows: Iterable[Row], key: str) -> list[Row]:
-    """The first row of each prompt; two golds for one prompt are an error."""
+def _distinct(rows: Iterable[Row], spec: Rows, key: str) -> list[Row]:
+    """The first row of each prompt; prompts with two golds are refused, or dropped altogether."""
     kept: dict[str, Row] = {}
-    repeated = 0
+    repeated, conflicting = 0, set()
     for row in rows:
         first = kept.setdefault(row["prompt_id"], row)
         if first is row:
             continue
         repeated += 1
-        if first["gold"] != row["gold"]:
+        if first["gold"] == row["gold"]:
+            continue
+        if spec.doubtful == "refuse":
             raise ToprError(
                 f"{first['source']} and {row['source']} are one prompt with two golds, "
                 f"{first['gold']!r} and {row['gold']!r} ({key}.columns.gold): "
-                f"{shown(row['prompt'])}; correct one or take one out"
+                f"{shown(row['prompt'])}; correct one, take one out, or give {key}.doubtful: drop"
             )
+        conflicting.add(row["prompt_id"])
     if repeated:
         log.info("%s: %d repeated prompts left out, %d kept", key, repeated, len(kept))
-    return list(kept.values())
+    if conflicting:
+        log.warning("%s: %d prompts with several golds left out", key, len(conflicting))
+    return [row for name, row in kept.items() if name not in conflicting]

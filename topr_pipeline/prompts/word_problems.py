@@ -5,6 +5,11 @@
 
 Every token is set apart by single spaces and every number is one token, so that a word-level
 tokenizer needs about a hundred tokens and a two-layer model learns the form within a minute.
+The same problems in plain English, for a real language model:
+
+    prompt    Ana has 9 cards. She doubles them. She loses 6. She finds 4. How many cards does Ana
+              have now?
+    solution  9 * 2 = 18. 18 - 6 = 12. 12 + 4 = 16. The answer is 16.
 """
 
 import hashlib
@@ -22,6 +27,7 @@ Step = tuple[str, int]
 """A verb and its operand; for `doubles`, `triples` and `halves` the operand goes unsaid."""
 
 NAMES = ["Ana", "Ben", "Carl", "Dora", "Emma", "Finn", "Gina", "Hugo", "Ines", "Kira"]
+_HE = frozenset({"Ben", "Carl", "Finn", "Hugo"})
 THINGS = ["apples", "beads", "books", "cards", "coins", "marbles", "pens", "shells", "stamps"]
 
 _OPERANDS = range(1, 10)
@@ -71,6 +77,19 @@ class Problem:
             said += f"{value} {sign} {operand} = {result} . "
             value = result
         return f"{said}The answer is {value}"
+
+    @property
+    def english_prompt(self) -> str:
+        """The same problem in plain English."""
+        pronoun = "He" if self.name in _HE else "She"
+        said = "".join(f" {pronoun} {_said(step)}." for step in self.steps)
+        asked = f"How many {self.thing} does {self.name} have now?"
+        return f"{self.name} has {self.start} {self.thing}.{said} {asked}"
+
+    @property
+    def english_solution(self) -> str:
+        """The same solution, punctuated as English is."""
+        return f"{self.solution.replace(' .', '.')}."
 
     @property
     def gold(self) -> str:
