@@ -84,32 +84,39 @@ def _run_one(
     check_inputs(chosen.experiment, chosen.root)
     with project_instance(project.root) as instance:
         before = _planned(project, chosen, instance, forced, through)
+        if beyond := set(forced) - {p.key for p in before}:
+            raise ToprError(f"--force {', '.join(beyond)} lies beyond --through {through}")
         wanted = [p for p in before if p.state != "fresh"]
-        if dry_run:
-            show_plan(before)
-            return True
-        if not wanted:
-            out.print(f"{chosen.name}: all {len(before)} assets are fresh, nothing to run.")
-            _show_report(project, chosen)
-            return True
-        out.print(f"{chosen.name}: {len(wanted)} of {len(before)} assets to make")
-        started = time.monotonic()
-        launched = launch(
-            project.definitions,
-            chosen.name,
-            instance,
-            chosen.nodes(),
-            project.data,
-            wanted,
-            forced,
-        )
-        after = _planned(project, chosen, instance, through=through)
-    show_outcome(before, after, launched)
-    out.print(f"{time.monotonic() - started:.0f} s in all")
-    failed = show_failures(after, launched.failures)
-    if not failed:
-        _show_report(project, chosen)
-    return launched.success and not failed
+        if dry_run or not wanted:
+            _say_plan(chosen.name, before, len(wanted), dry_run)
+        else:
+            out.print(f"{chosen.name}: {len(wanted)} of {len(before)} assets to make")
+            started = time.monotonic()
+            launched = launch(
+                project.definitions,
+                chosen.name,
+                instance,
+                project.data,
+                wanted,
+                forced,
+            )
+            after = _planned(project, chosen, instance, through=through)
+            show_outcome(before, after, launched)
+            out.print(f"{time.monotonic() - started:.0f} s in all")
+            if show_failures(after, launched):
+                return False
+            before = after
+    if not dry_run:
+        _show_scores(project, before)
+    return True
+
+
+def _say_plan(name: str, planned: Sequence[Planned], wanted: int, dry_run: bool) -> None:
+    if not wanted:
+        out.print(f"{name}: all {len(planned)} assets are fresh, nothing to run.")
+    elif dry_run:
+        show_plan(planned)
+        out.print(f"{name}: {wanted} of {len(planned)} assets would run")
 
 
 @app.command()
@@ -135,12 +142,15 @@ def status(
 
 @app.command()
 def report(experiment: Annotated[str, typer.Argument()]) -> None:
-    """Print the score table of an experiment's report and say where its files are."""
+    """Print the scores of an experiment and say where its report is."""
+    from topr_pipeline.components.plan import plan
+
     with _user_errors():
         project = _load()
         (chosen,) = project.chosen([experiment])
-        if not _show_report(project, chosen):
-            raise ToprError(f"{chosen.name}/report was not made yet; run `topr run {chosen.name}`")
+        planned = plan(chosen.nodes(), project.data)
+        if not _show_scores(project, planned):
+            raise ToprError(f"{chosen.name} has no scores yet; run `topr run {chosen.name}`")
 
 
 @app.command()
@@ -157,9 +167,7 @@ def clean(
     with _user_errors():
         project = _load()
         for chosen in project.chosen(experiment):
-            found = clean_one(
-                chosen.name, chosen.nodes(), chosen.experiment, project.data, dry_run
-            )
+            found = clean_one(chosen.name, chosen.nodes(), chosen.experiment, project.data, dry_run)
             for leftover in found:
                 out.print(f"{_short(leftover.path)}: {_bytes(leftover.size)}, {leftover.why}")
             total = _bytes(sum(leftover.size for leftover in found))
@@ -170,19 +178,25 @@ def _bytes(count: int) -> str:
     return f"{count:,} bytes" if count < 10_000 else f"{count / 1e6:,.2f} MB"
 
 
-def _show_report(project: Project, chosen: TOPRExperiment) -> bool:
+def _show_scores(project: Project, planned: Sequence[Planned]) -> bool:
+    """The scores of the iterations that are fresh, and where the report is; whether any is."""
     import polars as pl
 
     from topr_pipeline.evals import score_table
+    from topr_pipeline.tables import EVAL_SCORES
 
-    folder = project.data / chosen.name / "report"
-    if not (folder / "scores.parquet").exists():
+    scores = {
+        p.node.iteration or 0: EVAL_SCORES.read(p.node.path(project.data) / "scores.parquet")
+        for p in planned
+        if p.node.stage == "eval_scores" and p.state == "fresh"
+    }
+    if not scores:
         return False
-    scores = pl.read_parquet(folder / "scores.parquet")
-    shown = scores.filter(pl.col("metric").str.contains("^pass@|^maj@|^invalid$"))
-    show_frame(score_table({k: frame for (k,), frame in shown.group_by("iteration")}))
-    out.print(f"Report: {_short(folder / 'report.md')}", soft_wrap=True)
-    out.print(f"Learning curve: {_short(folder / 'learning_curve.png')}", soft_wrap=True)
+    shown = pl.col("metric").str.contains("^pass@|^maj@|^invalid$")
+    show_frame(score_table({k: frame.filter(shown) for k, frame in scores.items()}))
+    for p in planned:
+        if p.node.stage == "report" and p.state == "fresh":
+            out.print(f"Report: {_short(p.node.path(project.data) / 'report.md')}", soft_wrap=True)
     out.print("UI: `make dev`, then http://127.0.0.1:3000")
     return True
 

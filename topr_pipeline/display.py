@@ -1,7 +1,7 @@
 """The tables that `topr` prints."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -36,7 +36,7 @@ def show_plan(planned: "Sequence[Planned]") -> None:
     """Every asset's state and why."""
     table = Table("asset", "state", "why", "seconds", "figure", box=None, header_style="bold")
     for p in planned:
-        seconds, headline = _known(p)
+        seconds, headline = _known(p) if p.state == "fresh" else ("", "")
         table.add_row(p.key, _coloured(p.state), p.reason, seconds, headline)
     out.print(table)
 
@@ -51,6 +51,8 @@ def show_outcome(
         seconds, headline = _known(new)
         if state not in ("made", "check failed"):
             seconds = ""
+        if state in ("failed", "blocked"):
+            headline = ""
         table.add_row(new.key, _coloured(state), seconds, headline)
     out.print(table)
 
@@ -62,13 +64,18 @@ def _outcome(old: "Planned", new: "Planned", launched: "Launched") -> str:
         return "fresh" if old.state == "fresh" else "blocked"
     if new.manifest and new.manifest.failed_checks:
         return "check failed"
-    return "unchanged" if old.manifest == new.manifest else "made"
+    return "unchanged" if _made(old) == _made(new) else "made"
 
 
-def show_failures(after: "Sequence[Planned]", failures: Mapping[str, str]) -> bool:
+def _made(planned: "Planned") -> object:
+    manifest = planned.manifest
+    return manifest and (manifest.data_version, manifest.inputs, manifest.code, manifest.seconds)
+
+
+def show_failures(after: "Sequence[Planned]", launched: "Launched") -> bool:
     """Each error once, with its asset; whether there was any."""
     said = set()
-    for key, message in failures.items():
+    for key, message in launched.failures.items():
         if message not in said:
             err.print(f"[red]{key} failed:[/red]", escape(message.strip()), soft_wrap=True)
         said.add(message)
@@ -77,6 +84,9 @@ def show_failures(after: "Sequence[Planned]", failures: Mapping[str, str]) -> bo
             failed = f"[red]{p.key}, check {name} failed:[/red]"
             err.print(failed, escape(message), soft_wrap=True)
             said.add(message)
+    if not (said or launched.success):
+        said.add("")
+        err.print(f"[red]the run failed:[/red] see {launched.run_id} in the UI (`make dev`)")
     return bool(said)
 
 

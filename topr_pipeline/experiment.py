@@ -45,6 +45,7 @@ Natural = Annotated[_Int, Field(ge=0)]
 PositiveFloat = Annotated[_Float, Field(gt=0)]
 Share = Annotated[_Float, Field(ge=0, le=1)]
 OpenShare = Annotated[_Float, Field(gt=0, lt=1)]
+Momentum = Annotated[_Float, Field(ge=0, lt=1)]
 
 
 def _known_or_dotted(*names: str) -> AfterValidator:
@@ -300,13 +301,13 @@ class Sampling(Section):
 
 
 class RewardValues(Section):
-    """Reward per outcome; `null` is never trained on."""
+    """Reward per outcome; `null` is never trained on, and an unverifiable sample never is."""
 
-    correct: float | None = 1.0
-    incorrect: float | None = -1.0
-    invalid: float | None = -1.0
-    truncated: float | None = -1.0
-    unverifiable: float | None = None
+    correct: _Float | None = 1.0
+    incorrect: _Float | None = -1.0
+    invalid: _Float | None = -1.0
+    truncated: _Float | None = -1.0
+    unverifiable: None = None
 
 
 class RewardLimits(Section):
@@ -391,8 +392,8 @@ class Bounds(Section):
     @field_validator("positive", "negative")
     @classmethod
     def _ordered(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if any(map(math.isnan, value)) or value[0] > value[1]:
-            raise ValueError(f"{list(value)} must be [lower, upper] with lower <= upper")
+        if any(map(math.isnan, value)) or value[0] > value[1] or math.isinf(value[0]):
+            raise ValueError(f"{list(value)} must be [lower, upper] with finite lower <= upper")
         return value
 
 
@@ -417,18 +418,25 @@ class Training(Section):
     learning_rate: PositiveFloat = 5e-7
     schedule: Literal["constant", "cosine"] = "constant"
     warmup_steps: Natural = 0
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[Momentum, Momentum] = (0.9, 0.999)
     weight_decay: Annotated[_Float, Field(ge=0)] = 0.0
     max_grad_norm: PositiveFloat = 1.0
     epochs: Positive = 1
     batch_size: Positive = 64
     micro_batch_size: Positive = Field(default=64, description="samples per forward pass")
     dtype: Literal["float32", "bfloat16"] = "float32"
-    ratio_limits: tuple[float, float] = Field(
+    ratio_limits: tuple[_Float, _Float] = Field(
         default=(0.97, 1.03),
         description="mean clipped ratio on the first batch that the blocking check accepts",
         json_schema_extra=OPERATIONAL,
     )
+
+    @field_validator("ratio_limits")
+    @classmethod
+    def _around_one(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < value[0] <= 1 <= value[1]:
+            raise ValueError(f"{list(value)} must be [lower, upper] with 0 < lower <= 1 <= upper")
+        return value
 
 
 class Evaluation(Section):

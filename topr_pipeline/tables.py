@@ -55,8 +55,8 @@ class Table:
     def empty(self) -> pl.DataFrame:
         return pl.DataFrame(schema=self.schema)
 
-    def write(self, frame: pl.DataFrame, path: Path) -> str:
-        """Write `frame` atomically and return its content hash.
+    def write(self, frame: pl.DataFrame, path: Path) -> None:
+        """Write `frame` atomically.
 
         Raises ToprError as `conform` does, and when the disk does not take the table.
         """
@@ -67,7 +67,6 @@ class Table:
             except (pl.exceptions.PolarsError, OSError) as error:
                 # Polars hands on what the disk said in its own words, if at all.
                 raise unwritable(str(error), path) from error
-        return content_hash(path)
 
     def read(self, path: Path) -> pl.DataFrame:
         if not path.exists():
@@ -78,7 +77,10 @@ class Table:
             raise ToprError(
                 f"{self.name}: {path} cannot be read ({error}); delete it and materialise it again"
             ) from error
-        return self.conform(frame)
+        try:
+            return self.conform(frame)
+        except ToprError as error:
+            raise ToprError(f"{path}: {error}; delete it and materialise it again") from error
 
     def scan(self, path: Path) -> pl.LazyFrame:
         """The table lazily, to read some columns or rows of one that may not fit into memory.
@@ -256,14 +258,43 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+TIMED = "training_log.parquet"
+"""In a checkpoint's folder, but in no hash of it: it holds timings."""
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(p for p in path.rglob("*") if p.is_file() and p.name != TIMED)
+
+
 def content_hash(path: Path) -> str:
     """SHA-256 of a file, or of the names and contents of a folder's files."""
     digest = hashlib.sha256()
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    for file in files:
+    for file in _files(path):
         if path.is_dir():
             digest.update(file.relative_to(path).as_posix().encode() + b"\0")
         with file.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()[:32]
+
+
+def signature(path: Path) -> str:
+    """Sizes and times of the same files: differs when one was touched, and costs no reading."""
+    files = [(f.relative_to(path).as_posix(), f.stat()) for f in _files(path)]
+    said = [f"{name}:{stat.st_size}:{stat.st_mtime_ns}" for name, stat in files]
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+
+
+def mend(path: Path) -> None:
+    """Clear up after writers of `path` that were killed; only for whoever holds its lock.
+
+    A folder that was moved aside is moved back when the new one did not take its place.
+    """
+    leftovers = sorted(path.parent.glob(f".{path.name}.*.tmp"))
+    for aside in [p for p in leftovers if p.name.endswith(".old.tmp")]:
+        if not path.exists():
+            os.replace(aside, path)
+    for leftover in leftovers:
+        remove(leftover)

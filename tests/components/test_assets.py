@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from topr_pipeline.components import experiment_assets
+from topr_pipeline.components.manifest import Manifest
 from topr_pipeline.components.topr_experiment import FORCE_TAG
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.testing import FakeModels
@@ -110,7 +111,16 @@ def test_a_second_run_makes_nothing_again(toy: Toy):
 
 
 @pytest.mark.parametrize(
-    "key", ["iter_01/mix", "iter_02/rewards", "iter_01/solutions", "iter_02/eval_scores"]
+    "key",
+    [
+        "prompts",
+        "iter_00/checkpoint",
+        "iter_01/mix",
+        "iter_02/rewards",
+        "iter_01/solutions",
+        "iter_01/checkpoint",
+        "iter_02/eval_scores",
+    ],
 )
 def test_a_deleted_artifact_is_made_again_the_same_and_nothing_else(toy: Toy, key: str):
     toy.run()
@@ -210,31 +220,107 @@ def test_a_mix_whose_check_failed_is_not_trained_on_by_a_later_run(toy: Toy):
 
 
 def test_an_engine_that_goes_away_loses_nothing_that_was_sampled(toy: Toy, tmp_path: Path):
-    sampling = {"engine": "fake", "samples_per_prompt": 4, "shard_size": 4, "batch_size": 4}
-    whole = Toy(tmp_path / "whole", dg.DagsterInstance.ephemeral(), FakeModels(half_right))
+    # Without a reply of ours, the fake engine's depends on the seed of each call.
+    sampling = {"engine": "fake", "samples_per_prompt": 4, "shard_size": 6, "batch_size": 3}
+    changes: dict[str, Any] = {"sampling": sampling, "mix": {"min_positives": 0}}
+    toy.models.reply = None
+    whole = Toy(tmp_path / "whole", dg.DagsterInstance.ephemeral(), FakeModels())
     whole.root.mkdir()
     whole.write("train.jsonl", range(6))
     whole.write("eval.jsonl", range(10, 14))
-    whole.run(sampling=sampling)
+    whole.run(**changes)
 
     toy.models.fail_after = 16
-    assert not toy.run(sampling=sampling).success
+    assert not toy.run(**changes).success
     toy.models.fail_after = None
     toy.models.engines.clear()
-    assert toy.run(sampling=sampling).success
-    assert toy.models.engines[0].generated == 24 - 16
+    assert toy.run(**changes).success
+    assert toy.models.engines[0].generated == 24 - 12
     for key in ("iter_01/solutions", "iter_02/mix"):
         assert toy.table(key).equals(whole.table(key))
 
 
-def test_an_asset_alone_says_which_input_is_missing(toy: Toy):
-    result = dg.materialize(
-        experiment_assets("toy", toy.experiment(), toy.root),
-        selection=dg.AssetSelection.keys(["toy", "iter_01", "mix"]),
+def alone(toy: Toy, key: str, **changes: Any) -> dg.ExecuteInProcessResult:
+    """Only that asset is materialised, as from the UI or `dg launch`."""
+    return dg.materialize(
+        experiment_assets("toy", toy.experiment(**changes), toy.root),
+        selection=dg.AssetSelection.keys(f"toy/{key}"),
         instance=toy.instance,
         resources={"models": toy.models, "data": str(toy.root / "data")},
         raise_on_error=False,
     )
+
+
+def test_a_mix_that_failed_its_check_is_not_trained_on_by_a_checkpoint_alone(toy: Toy):
+    toy.models.reply = ONE_SIDED[0][0]
+    toy.run()
+    result = alone(toy, "iter_01/checkpoint")
+    assert "toy/iter_01/mix did not pass its checks" in failure(result, "toy__iter_01__checkpoint")
+    assert "train" not in toy.models.calls
+
+
+def test_tightened_limits_are_checked_without_making_the_artifact_again(toy: Toy):
+    toy.run()
+    result = toy.run(mix={"min_positives": 13})
+    assert "iter_01/mix" not in remade(result)
+    failed = [e.check_name for e in result.get_asset_check_evaluations() if not e.passed]
+    assert failed == ["min_positives"]
+
+
+def test_answers_that_all_cannot_be_verified_fail_the_check(toy: Toy):
+    (toy.root / "train.jsonl").write_text('{"prompt": "1 + 1 =", "gold": "no number"}\n')
+    result = toy.run()
+    failed = [e.check_name for e in result.get_asset_check_evaluations() if not e.passed]
+    assert failed == ["unverifiable_share"]
+    assert "train" not in toy.models.calls
+
+
+def test_a_kill_between_artifact_and_manifest_is_noticed(toy: Toy, monkeypatch):
+    toy.run()
+    with monkeypatch.context() as patch:
+        write = Manifest.write
+        patch.setattr(
+            Manifest, "write", lambda m, path: write(m, path) if "mix" not in m.code else 1 / 0
+        )
+        toy.run(mix={"baseline": 0.5})
+    assert toy.table("iter_01/mix")["advantage"].max() == 0.5
+    assert "iter_01/mix" in remade(toy.run())
+    assert toy.table("iter_01/mix")["advantage"].max() == 1.0
+
+
+def test_a_damaged_artifact_is_made_again(toy: Toy):
+    toy.run()
+    path = toy.root / "data/toy/iter_01/rewards.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert remade(toy.run()) == {"iter_01/rewards"}
+    assert path.read_bytes() == whole
+
+
+def test_what_killed_writers_left_is_cleared_up(toy: Toy):
+    toy.run()
+    folder = toy.root / "data/toy/iter_02"
+    (folder / ".checkpoint.12345678.tmp").mkdir()
+    (folder / "checkpoint").rename(folder / ".checkpoint.87654321.old.tmp")
+    assert remade(toy.run()) == set()
+    assert not list(folder.glob(".checkpoint.*.tmp"))
+
+
+def test_a_checkpoint_without_its_log_is_still_a_checkpoint(toy: Toy):
+    toy.run()
+    (toy.root / "data/toy/iter_01/checkpoint/training_log.parquet").unlink()
+    assert toy.run().success
+
+
+def test_forced_solutions_are_sampled_afresh(toy: Toy):
+    toy.run()
+    toy.models.engines.clear()
+    toy.run(tags={FORCE_TAG: "toy/iter_01/solutions"})
+    assert toy.models.engines[0].generated == 24
+
+
+def test_an_asset_alone_says_which_input_is_missing(toy: Toy):
+    result = alone(toy, "iter_01/mix")
     assert "toy/iter_01/solutions is not there" in failure(result, "toy__iter_01__mix")
 
 

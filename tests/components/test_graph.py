@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,34 @@ def test_the_seed_changes_everything_that_is_random():
     before, after = versions(experiment()), versions(experiment(seed=1))
     same = {k.split("/")[-1] for k in before if before[k] == after[k]}
     assert same == {"rewards", "mix", "report"}
+
+
+def test_limits_change_no_code_version_but_are_known_to_the_checks():
+    before, after = (
+        unroll("toy", e, ROOT)["toy/iter_01/mix"]
+        for e in (experiment(), experiment(mix__min_positives=3))
+    )
+    assert before.code_version == after.code_version
+    assert before.limits != after.limits
+
+
+def test_a_touched_prompt_file_with_the_same_content_changes_nothing(tmp_path: Path):
+    e = experiment(prompts={"source": "files", "path": "a.jsonl"})
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"prompt": "1", "gold": "1"}\n')
+    before = unroll("toy", e, tmp_path)["toy/prompts"].code_version
+    os.utime(file, (1, 1))
+    assert unroll("toy", e, tmp_path)["toy/prompts"].code_version == before
+
+
+def test_the_users_own_code_is_part_of_what_is_read(tmp_path: Path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    e = experiment(rewards__verifier="python: my_verifier_of_a_test:check")
+    file = tmp_path / "my_verifier_of_a_test.py"
+    file.write_text("def check(completion, gold): return True\n")
+    before = unroll("toy", e, ROOT)["toy/iter_01/rewards"].code_version
+    file.write_text("def check(completion, gold): return False\n")
+    assert unroll("toy", e, ROOT)["toy/iter_01/rewards"].code_version != before
 
 
 def test_an_edited_prompt_file_changes_the_code_version(tmp_path: Path):

@@ -25,13 +25,30 @@ type: topr_pipeline.components.TOPRExperiment
 attributes:
   iterations: 2
   policy: {source: tiny}
-  prompts: {source: jsonl, path: train.jsonl}
-  eval_prompts: {source: jsonl, path: eval.jsonl}
+  prompts: {source: files, path: train.jsonl}
+  eval_prompts: {source: files, path: eval.jsonl}
   sampling: {engine: fake, samples_per_prompt: 4, shard_size: 4, batch_size: 4}
   mix: {baseline: 0}
   evaluation: {samples_per_prompt: 2}
 """
 DAGSTER_YAML = (Path(__file__).parents[2] / "dagster.yaml").read_text()
+
+
+SLOW_RUN = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from test_run import half_right
+from topr_pipeline import cli
+from topr_pipeline.components.project import load_project
+from topr_pipeline.testing import FakeModels
+
+def slow(prompt, i):
+    time.sleep({pause})
+    return half_right(prompt, i)
+
+cli._load = lambda: load_project(__import__("pathlib").Path({root!r}), FakeModels(slow))
+cli.app(["run", {experiment!r}])
+"""
 
 
 def half_right(prompt: str, i: int) -> str:
@@ -53,6 +70,22 @@ class Project:
 
     def topr(self, *arguments: str) -> Result:
         return CliRunner().invoke(cli.app, list(arguments))
+
+    def start(self, experiment: str, pause: float) -> subprocess.Popen[bytes]:
+        """`topr run` in another process, which has sampled six shards when this returns."""
+        script = SLOW_RUN.format(
+            tests=str(Path(__file__).parent),
+            pause=pause,
+            root=str(self.root),
+            experiment=experiment,
+        )
+        environment = {**os.environ, "PYTHONPATH": str(self.root)}
+        process = subprocess.Popen([sys.executable, "-c", script], env=environment)
+        samples = self.root / "data" / experiment / "samples"
+        while len(list(samples.glob("*/*.parquet"))) < 6:
+            assert process.poll() is None, "the run ended before it was killed"
+            time.sleep(0.05)
+        return process
 
     def runs(self) -> list[dg.DagsterRun]:
         with project_instance(self.root) as instance:
@@ -177,6 +210,26 @@ def test_a_one_sided_mix_is_said_and_trains_nothing(project: Project):
     assert project.states()["toy/iter_01/mix"] == "stale"
 
 
+def test_a_failed_check_is_no_stack_trace(project: Project):
+    project.models.reply = lambda prompt, i: "The answer is 99"
+    result = project.topr("run")
+    assert "check failed" in result.stdout
+    assert "Traceback" not in result.output
+    assert "File " not in result.output
+
+
+def test_a_forced_asset_beyond_through_is_refused(project: Project):
+    result = project.topr("run", "--through", "1", "--force", "iter_02/mix")
+    assert "toy/iter_02/mix lies beyond --through 1" in result.stderr
+
+
+def test_scores_of_a_run_through_an_iteration_are_those_of_the_run(project: Project):
+    project.topr("run")
+    project.write(toy=YAML.replace("baseline: 0", "baseline: 0.1"))
+    result = project.topr("run", "--through", "1")
+    assert "Report" not in result.stdout
+
+
 def test_an_unexpected_error_is_shown_with_its_place(project: Project):
     project.models.fail_after = 4
     result = project.topr("run")
@@ -199,42 +252,17 @@ def test_report_prints_the_scores_and_where_the_files_are(project: Project):
     project.topr("run")
     result = project.topr("report", "toy")
     assert "pass@1" in result.stdout
-    assert "learning_curve.png" in result.stdout
+    assert "report.md" in result.stdout
 
 
-SLOW_RUN = """
-import sys, time
-sys.path.insert(0, {tests!r})
-from test_run import half_right
-from topr_pipeline import cli
-from topr_pipeline.components.project import load_project
-from topr_pipeline.testing import FakeModels
-
-def slow(prompt, i):
-    time.sleep({pause})
-    return half_right(prompt, i)
-
-cli._load = lambda: load_project(__import__("pathlib").Path({root!r}), FakeModels(slow))
-cli.app(["run", "toy"])
-"""
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_that_is_killed_while_sampling_goes_on_to_the_same_tables(
-    project: Project, how: signal.Signals
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_run_that_is_stopped_while_sampling_goes_on_to_the_same_tables(
+    project: Project, how: signal.Signals, code: int
 ):
-    here = str(Path(__file__).parent)
-    script = SLOW_RUN.format(tests=here, pause=0.2, root=str(project.root))
-    environment = {**os.environ, "PYTHONPATH": str(project.root)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], env=environment, stderr=subprocess.DEVNULL
-    )
-    samples = project.root / "data/toy/samples"
-    deadline = time.monotonic() + 60
-    while len(list(samples.glob("*/*.parquet"))) < 6 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    process = project.start("toy", pause=0.2)
     process.send_signal(how)
-    assert process.wait(timeout=30) != 0
+    assert process.wait(timeout=60) == code
+    samples = project.root / "data/toy/samples"
     kept = len(list(samples.glob("*/*.parquet")))
     assert kept >= 6
 
@@ -247,6 +275,15 @@ def test_a_run_that_is_killed_while_sampling_goes_on_to_the_same_tables(
     project.topr("run")
     for key, frame in resumed.items():
         assert project.table(f"iter_02/{key}").equals(frame)
+
+
+def test_a_killed_run_of_another_experiment_does_not_keep_the_accelerator(project: Project):
+    project.write(other=YAML)
+    process = project.start("other", pause=0.2)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    assert project.topr("run", "toy").exit_code == 0
+    assert all(r.is_finished for r in project.runs())
 
 
 def test_a_second_run_at_once_is_refused_in_one_sentence(project: Project):

@@ -69,8 +69,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_equal_solutions_are_equal_bytes_however_they_came_into_the_store(tmp_path: Path, way):
     expected = run(tmp_path / "whole", FakeEngine(said)).path.read_bytes()
-    for change in way:
-        sampled = run(tmp_path / "store", FakeEngine(said), **change)
+    *_, sampled = [run(tmp_path / "store", FakeEngine(said), **change) for change in way]
     assert sampled.path.read_bytes() == expected
     texts = SOLUTIONS.read(sampled.path)["text"].to_list()
     assert texts == [said(f"How much is {p} ?", i) for p in NAMES for i in range(4)]

@@ -14,7 +14,6 @@ import numpy as np
 import polars as pl
 import torch
 from transformers import (
-    PreTrainedModel,
     Trainer,
     TrainerCallback,
     TrainerControl,
@@ -61,7 +60,6 @@ def train(
     bounds = bounds_of(training.objective)
     check_mix(mix, reads_behaviour(bounds))
     model, tokenizer = load(start, "float32")
-    _turn_dropout_off(model)
     recorder = _Recorder(mix, training, bounds, progress)
     with tempfile.TemporaryDirectory() as scratch:
         trainer = _Trainer(
@@ -162,6 +160,7 @@ class _Trainer(Trainer):
 
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **kwargs: Any) -> torch.Tensor:
         """This micro-batch's share of the mean over the step's samples."""
+        model.eval()  # with dropout, pi would be another policy than the one that was sampled
         samples: pl.DataFrame = inputs["samples"].with_columns(tokens=_tokens())
         logprob_B = completion_logprobs(
             model, samples["prompt_token_ids"].to_list(), samples["token_ids"].to_list()
@@ -262,11 +261,3 @@ def _refuse_unless_finite(what: str, value: float, step: int, samples: pl.DataFr
             f"{what} {value} at step {step}; prompt_ids in the batch: {', '.join(ids)}; nothing "
             "was written. A smaller training.learning_rate or an upper bound on the ratio may help"
         )
-
-
-def _turn_dropout_off(model: PreTrainedModel) -> None:
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            setattr(module, "attention_dropout", 0.0)  # noqa: B010 (typed as Module or Tensor)

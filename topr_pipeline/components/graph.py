@@ -5,7 +5,8 @@ per iteration k: solutions -> rewards -> mix -> checkpoint -> eval_scores
 report
 """
 
-import hashlib
+import importlib.util
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,11 @@ from topr_pipeline.experiment import (
     Rewards,
     RewardValues,
     Rows,
+    WordProblems,
     fingerprint,
 )
 from topr_pipeline.prompts import found_files
+from topr_pipeline.tables import content_hash, signature
 
 STAGE_VERSIONS: Mapping[str, str] = {
     "prompts": "1",
@@ -38,7 +41,9 @@ STAGE_VERSIONS: Mapping[str, str] = {
     "eval_scores": "2",
     "report": "1",
 }
-"""Raised by hand when a stage's code changes what it makes from the same inputs."""
+"""Raised by hand when a stage's code changes what it makes from the same inputs. What samples are
+drawn has a version of its own, `solutions.store.FORMAT`: it is in the key of the sample store.
+"""
 
 FOLDER_STAGES = frozenset({"base_policy", "checkpoint", "eval_scores", "report"})
 
@@ -46,19 +51,30 @@ CHECKS: Mapping[str, tuple[str, ...]] = {
     "rewards": ("unverifiable_share", "truncated_share", "invalid_share"),
     "mix": ("min_positives", "min_negatives"),
     "checkpoint": ("finite", "behaviour_logprobs"),
+    "eval_scores": ("unverifiable_share",),
 }
 """Names of the blocking checks per stage."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One artifact. `key` is `<experiment>/...`, also its path below the data root."""
+    """One artifact. `key` is `<experiment>/...`, also its path below the data root.
+
+    `code` maps each part of the YAML that its stage reads to a fingerprint; `limits` is the
+    fingerprint of those that its checks compare with, which change no artifact.
+    """
 
     key: str
     stage: str
     iteration: int | None
     parents: tuple[str, ...]
-    code_version: str
+    code: Mapping[str, str]
+    limits: str = ""
+
+    @property
+    def code_version(self) -> str:
+        """Hash of `code`: what the stage reads of the YAML, and the version of the stage."""
+        return fingerprint(json.dumps(self.code, sort_keys=True))
 
     def path(self, data: Path) -> Path:
         """The artifact: a Parquet file or a folder."""
@@ -74,13 +90,15 @@ def unroll(name: str, experiment: Experiment, root: Path) -> dict[str, Node]:
 
     `root` is the project's folder, below which the YAML's relative paths lie.
     """
-    versions = _code_versions(experiment, root)
+    versions = _read_by_stage(experiment, root)
+    limits = _limits(experiment)
     nodes: dict[str, Node] = {}
 
     def add(key: str, stage: str, iteration: int | None, *parents: str) -> str:
         key = f"{name}/{key}"
-        code_version = f"{STAGE_VERSIONS[stage]}-{versions[stage]}"
-        nodes[key] = Node(key, stage, iteration, parents, code_version)
+        code = {part: fingerprint(said) for part, said in versions[stage].items()}
+        code["the code of this stage"] = STAGE_VERSIONS[stage]
+        nodes[key] = Node(key, stage, iteration, parents, code, limits.get(stage, ""))
         return key
 
     prompts = add("prompts", "prompts", None)
@@ -99,21 +117,59 @@ def unroll(name: str, experiment: Experiment, root: Path) -> dict[str, Node]:
     return nodes
 
 
-def _code_versions(e: Experiment, root: Path) -> dict[str, str]:
-    """Per stage the fingerprint of just what it reads of the YAML."""
+Said = BaseModel | str | int | None
+
+
+def _read_by_stage(e: Experiment, root: Path) -> dict[str, dict[str, Said]]:
+    """What each stage reads of the YAML, by the name that a user knows it by."""
+    seed = {"seed": e.seed}
+    engine = {"sampling.engine's code": _source(e.sampling.engine)}
+    verifier = {"rewards.verifier's code": _source(e.rewards.verifier)}
     return {
-        "prompts": fingerprint(*_prompts_version(e, e.prompts, root), *_left_out(e, root)),
-        "eval_prompts": fingerprint(*_prompts_version(e, e.eval_prompts, root)),
-        "base_policy": fingerprint(e.policy, _file_version(e.policy, root), e.seed),
-        "solutions": fingerprint(e.sampling, e.seed),
-        "rewards": fingerprint(e.rewards),
-        "mix": fingerprint(e.mix),
-        "checkpoint": fingerprint(e.training, e.seed),
-        "eval_scores": fingerprint(
-            e.evaluation, e.evaluation.sampling(e.sampling), _verifier_alone(e.rewards), e.seed
-        ),
-        "report": fingerprint(),
+        "prompts": {**_prompts_read(e, e.prompts, "prompts", root), **_left_out(e, root)},
+        "eval_prompts": _prompts_read(e, e.eval_prompts, "eval_prompts", root),
+        "base_policy": {
+            "policy": e.policy,
+            "policy's files": _file_version(e.policy, root),
+            **seed,
+        },
+        "solutions": {"sampling": e.sampling, **engine, **seed},
+        "rewards": {"rewards": e.rewards, **verifier},
+        "mix": {"mix": e.mix},
+        "checkpoint": {"training": e.training, **seed},
+        "eval_scores": {
+            "evaluation": e.evaluation,
+            "sampling": e.evaluation.sampling(e.sampling),
+            "rewards": _verifier_alone(e.rewards),
+            **engine,
+            **verifier,
+            **seed,
+        },
+        "report": {},
     }
+
+
+def _limits(e: Experiment) -> dict[str, str]:
+    """Fingerprints of what the checks of a stage compare with."""
+    unverifiable = fingerprint(e.rewards.limits.unverifiable)
+    return {
+        "rewards": fingerprint(e.rewards.limits),
+        "mix": fingerprint(e.mix.min_positives, e.mix.min_negatives),
+        "checkpoint": fingerprint(*e.training.ratio_limits),
+        "eval_scores": unverifiable,
+    }
+
+
+def _source(name: str) -> str:
+    """Hash of the user's module that `python: package.module:function` names."""
+    if not name.startswith("python:"):
+        return ""
+    try:
+        found = importlib.util.find_spec(name.removeprefix("python:").partition(":")[0])
+    except ImportError:  # said when it is used, with the key
+        return ""
+    origin = Path(found.origin) if found and found.origin else None
+    return content_hash(origin) if origin and origin.is_file() else ""
 
 
 def _verifier_alone(rewards: Rewards) -> Rewards:
@@ -121,35 +177,47 @@ def _verifier_alone(rewards: Rewards) -> Rewards:
     return rewards.model_copy(update={"values": RewardValues()})
 
 
-def _prompts_version(e: Experiment, section: Prompts, root: Path) -> list[BaseModel | str | int]:
+def _prompts_read(e: Experiment, section: Prompts, key: str, root: Path) -> dict[str, Said]:
     """What a prompt set is made from; in chat turns, the policy's tokenizer too."""
-    parts: list[BaseModel | str | int] = [section, _file_version(section, root), e.seed, e.template]
+    read: dict[str, Said] = {
+        key: section,
+        f"{key}'s files": _file_version(section, root),
+        "template": e.template,
+    }
+    if isinstance(section, WordProblems):
+        read["seed"] = e.seed
     if isinstance(e.template.examples, str):
-        parts.append(_versions(found_files(e.template.examples, root)))
+        read["template.examples' files"] = _versions(found_files(e.template.examples, root), root)
     if e.template.chat:
-        parts += [e.policy, _file_version(e.policy, root)]
-    return parts
+        read |= {"policy": e.policy, "policy's files": _file_version(e.policy, root)}
+    return read
 
 
-def _left_out(e: Experiment, root: Path) -> list[BaseModel | str | int]:
+def _left_out(e: Experiment, root: Path) -> dict[str, Said]:
     """The eval prompts, where training prompts that are among them are dropped."""
-    drops = isinstance(e.prompts, Rows) and e.prompts.doubtful == "drop"
-    return [e.eval_prompts, _file_version(e.eval_prompts, root)] if drops else []
+    if not (isinstance(e.prompts, Rows) and e.prompts.doubtful == "drop"):
+        return {}
+    files = _file_version(e.eval_prompts, root)
+    return {"eval_prompts": e.eval_prompts, "eval_prompts' files": files}
 
 
 def _file_version(source: Prompts | Policy, root: Path) -> str:
-    """Names, sizes and times of the files that a section names: an edited file makes it stale."""
+    """Of the files that a section names: an edited one makes it stale.
+
+    Prompt files by content. A policy's files, which may be large, by name, size and time.
+    """
     match source:
         case FilePrompts():
-            return _versions(found_files(source.path, root))
+            return _versions(found_files(source.path, root), root)
         case FolderPolicy():
-            return _versions(sorted(p for p in (root / source.path).rglob("*") if p.is_file()))
+            folder = root / source.path
+            return signature(folder) if folder.is_dir() else ""
         case GgufPolicy():
-            return _versions([file] if (file := located_gguf(source, root)) else [])
+            return signature(file) if (file := located_gguf(source, root)) else ""
         case _:
             return ""
 
 
-def _versions(files: list[Path]) -> str:
-    said = [f"{f}:{f.stat().st_size}:{f.stat().st_mtime_ns}" for f in files]
-    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+def _versions(files: list[Path], root: Path) -> str:
+    named = {f.relative_to(root) if f.is_relative_to(root) else f: f for f in files}
+    return fingerprint(*(f"{name}:{content_hash(f)}" for name, f in named.items()))

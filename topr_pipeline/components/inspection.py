@@ -14,7 +14,7 @@ import polars as pl
 from topr_pipeline import mixes, rewards
 from topr_pipeline.checks import Check
 from topr_pipeline.components.graph import CHECKS, Node
-from topr_pipeline.components.stages import MIX_FIGURES, training_log_path
+from topr_pipeline.components.stages import MIX_FIGURES
 from topr_pipeline.evals import reward_histogram, training_curve
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.tables import (
@@ -24,6 +24,7 @@ from topr_pipeline.tables import (
     PROMPTS,
     REWARDS,
     SOLUTIONS,
+    TIMED,
     TRAINING_LOG,
 )
 
@@ -62,13 +63,11 @@ def _base_policy(node: Node, experiment: Experiment, data: Path, figures: Figure
 
 def _checkpoint(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
     headline, metadata = _checkpoint_metadata(node, data)
-    log = TRAINING_LOG.read(training_log_path(node, data))
-    ratio = figures["mean_clipped_ratio"]
+    ratio, steps, finite = (figures[k] for k in ("mean_clipped_ratio", "steps", "finite"))
     metadata |= {} if ratio is None else {"mean_clipped_ratio": ratio}
-    finite = log.select(pl.col("loss", "grad_norm").is_finite().all()).row(0)
-    said = f"loss and gradient norm of {log.height} steps are {'' if all(finite) else 'not '}finite"
+    said = f"loss and gradient norm of {steps} steps are {'' if finite else 'not all '}finite"
     checks = [
-        Check("finite", all(finite), said, {"steps": log.height}),
+        Check("finite", finite, said, {"steps": steps}),
         _behaviour_logprobs(ratio, experiment.training.ratio_limits),
     ]
     return Inspection(headline, metadata, checks)
@@ -90,7 +89,7 @@ def _checkpoint_metadata(node: Node, data: Path) -> tuple[str, dict[str, Value]]
     from topr_pipeline.checkpoints.folders import describe
 
     metadata: dict[str, Value] = dict(describe(node.path(data)))
-    path = training_log_path(node, data)
+    path = node.path(data) / TIMED
     if not path.exists():
         return f"{metadata['parameters']:,} parameters", metadata
     log = TRAINING_LOG.read(path)
@@ -156,7 +155,8 @@ def _mix(node: Node, experiment: Experiment, data: Path, figures: Figures) -> In
     shares = {key: figures[key] for key in MIX_FIGURES[1:]}
     preview = table.select("prompt_id", "sample_index", "reward", "advantage", "logprob")
     return Inspection(
-        f"{table.height} samples, p {shares['positive_share']:.3f}",
+        f"{table.height} samples, p {shares['positive_share']:.3f}, "
+        f"p~ {shares['effective_positive_share']:.3f}",
         {
             "rows": table.height,
             **shares,
@@ -173,7 +173,15 @@ def _eval_scores(node: Node, experiment: Experiment, data: Path, figures: Figure
     return Inspection(
         f"pass@1 {values['pass@1']:.3f}",
         {**values, "scores": scores, **_sampling_metadata(figures)},
+        [_unverifiable(values["unverifiable"], experiment)],
     )
+
+
+def _unverifiable(share: float, experiment: Experiment) -> Check:
+    """Scores are of what could be verified: of how much could not?"""
+    limit = experiment.rewards.limits.unverifiable
+    said = f"{share:.1%} of the samples are unverifiable; rewards.limits.unverifiable: {limit:.1%}"
+    return Check("unverifiable_share", share <= limit, said, {"share": share, "limit": limit})
 
 
 def _report(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:

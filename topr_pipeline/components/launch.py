@@ -9,12 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
+import psutil
+from dagster._core.instance.ref import InstanceRef
+from dagster._core.storage.runs import SqliteRunStorage
 from filelock import FileLock, Timeout
 
-from topr_pipeline.components.graph import Node
 from topr_pipeline.components.plan import Planned
-from topr_pipeline.components.step import is_being_made
-from topr_pipeline.components.topr_experiment import EXPERIMENT_TAG, FORCE_TAG, MERGE, asset_key
+from topr_pipeline.components.topr_experiment import (
+    ACCELERATOR,
+    EXPERIMENT_TAG,
+    FORCE_TAG,
+    MERGE,
+    asset_key,
+)
 from topr_pipeline.errors import ToprError
 from topr_pipeline.tables import disk_errors
 
@@ -39,12 +46,20 @@ def project_instance(root: Path) -> Generator[dg.DagsterInstance]:
         Path(".dagster").mkdir(exist_ok=True)
         # Two processes that create a fresh database at once fail.
         with FileLock(".dagster/.lock"):
-            if os.environ.get("DAGSTER_HOME"):
-                instance = dg.DagsterInstance.get()
-            else:
-                instance = dg.DagsterInstance.from_config(str(root))
+            home = os.environ.get("DAGSTER_HOME") or str(root)
+            reference = InstanceRef.from_dir(home, overrides=_UNCAPTURED)
+            instance = dg.DagsterInstance.from_ref(reference)
         with instance:
             yield instance
+
+
+# Captured output is copied through a file: a progress bar would not know its terminal any more.
+_UNCAPTURED = {
+    "compute_logs": {
+        "module": "dagster._core.storage.noop_compute_log_manager",
+        "class": "NoOpComputeLogManager",
+    }
+}
 
 
 def recorded_version(instance: dg.DagsterInstance, key: str) -> str | None:
@@ -59,14 +74,17 @@ def launch(
     definitions: dg.Definitions,
     name: str,
     instance: dg.DagsterInstance,
-    nodes: Mapping[str, Node],
     data: Path,
     planned: Sequence[Planned],
     forced: Sequence[str] = (),
 ) -> Launched:
-    """Materialise `planned` in one run of the job `name` in this process."""
+    """Materialise `planned` in one run of the job `name` in this process.
+
+    Raises KeyboardInterrupt when the run was interrupted.
+    """
     with _one_run(name, data):
-        _fail_dead_runs(instance, name, nodes, data)
+        _fail_dead_runs(instance)
+        _wait_for_accelerator(instance)
         result = definitions.resolve_job_def(name).execute_in_process(
             run_config={"loggers": {"console": {}}},
             instance=instance,
@@ -74,18 +92,25 @@ def launch(
             asset_selection=[asset_key(p.key) for p in planned],
             tags={EXPERIMENT_TAG: name, LAUNCHER_TAG: "topr", FORCE_TAG: ",".join(forced)},
         )
-    by_step = {key.replace("/", "__"): key for key in nodes}
+    by_step = {p.key.replace("/", "__"): p.key for p in planned}
     executed, failures = set(), {}
     for event in result.all_events:
         asset, _, step = (event.step_key or "").partition(".")
         if event.is_step_success and step in ("", MERGE):
             executed.add(by_step[asset])
         if event.is_step_failure:
+            error = event.step_failure_data.error_display_string
+            if INTERRUPTED in error:
+                raise KeyboardInterrupt
+            if CHECK_FAILED in error:  # the artifact was made, and its manifest says what failed
+                executed.add(by_step[asset])
+                continue
             failures.setdefault(by_step[asset], _failure_message(event))
     return Launched(result.run_id, result.success, frozenset(executed), failures)
 
 
 LAUNCHER_TAG = "topr/launcher"
+INTERRUPTED, CHECK_FAILED = "DagsterExecutionInterruptedError", "DagsterAssetCheckFailedError"
 
 
 def _failure_message(event: dg.DagsterEvent) -> str:
@@ -112,20 +137,38 @@ def _one_run(name: str, data: Path) -> Generator[None]:
         lock.release()
 
 
-def _fail_dead_runs(
-    instance: dg.DagsterInstance, name: str, nodes: Mapping[str, Node], data: Path
-) -> None:
+def _fail_dead_runs(instance: dg.DagsterInstance) -> None:
     """Runs that were killed stand as started for ever and keep their place in the pool: fail them.
 
-    A run of `topr` is dead when this process could take the experiment's lock. Of others is known
-    only that a step which holds a place in a pool also holds its artifact's lock.
+    Only where the instance is a folder of this machine: process numbers of others say nothing here.
     """
+    if not isinstance(instance.run_storage, SqliteRunStorage):
+        return
     for run in instance.get_runs(dg.RunsFilter(statuses=_IN_PROGRESS)):
-        ours = run.tags.get(EXPERIMENT_TAG) == name and LAUNCHER_TAG in run.tags
-        if ours or _holds_place_without_lock(instance, run.run_id, nodes, data):
+        pids = _processes(instance, run.run_id)
+        if pids and not any(map(psutil.pid_exists, pids)):
             logging.getLogger(__name__).warning("run %s was killed; marked as failed", run.run_id)
             instance.report_run_failed(run, "The process of this run was killed.")
             instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+
+
+def _processes(instance: dg.DagsterInstance, run_id: str) -> set[int]:
+    """The processes that executed steps of a run, as its log says."""
+    logs = instance.all_logs(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT)
+    events = [entry.dagster_event for entry in logs if entry.dagster_event]
+    said = [event.engine_event_data.metadata.get("pid") for event in events]
+    return {int(str(value.value)) for value in said if value is not None}
+
+
+def _wait_for_accelerator(instance: dg.DagsterInstance) -> None:
+    """Wait here while other runs hold the pool: Dagster's own wait hears no Ctrl-C."""
+    said = False
+    while slots := instance.event_log_storage.get_concurrency_info(ACCELERATOR).claimed_slots:
+        if not said:
+            log = logging.getLogger(__name__)
+            log.warning("waiting for the accelerator, which run %s holds", slots[0].run_id)
+        said = True
+        time.sleep(1)
 
 
 _IN_PROGRESS = [
@@ -133,22 +176,3 @@ _IN_PROGRESS = [
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.CANCELING,
 ]
-
-
-def _holds_place_without_lock(
-    instance: dg.DagsterInstance, run_id: str, nodes: Mapping[str, Node], data: Path
-) -> bool:
-    by_step = {key.replace("/", "__"): node for key, node in nodes.items()}
-
-    def dead() -> bool:
-        slots = instance.event_log_storage.get_concurrency_info("accelerator").claimed_slots
-        mine = [s.step_key.partition(".") for s in slots if s.run_id == run_id]
-        return any(
-            asset in by_step and not is_being_made(by_step[asset], data, step.removeprefix("part_"))
-            for asset, _, step in mine
-        )
-
-    if not dead():
-        return False
-    time.sleep(2)  # a step takes its place in the pool a moment before its lock
-    return dead()

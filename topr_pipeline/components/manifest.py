@@ -3,8 +3,8 @@
     data/tiny/iter_01/mix.parquet       the artifact
     data/tiny/iter_01/mix.json          its manifest
 
-A manifest says from which code and inputs the artifact came. An artifact whose manifest is missing
-or says another content hash was not finished and is made again.
+A manifest says from which code and inputs the artifact came. It is removed just before the artifact
+is renamed into place and written just after: an artifact without one was not finished.
 """
 
 import json
@@ -13,16 +13,23 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from topr_pipeline.tables import atomic_path
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """`inputs` maps each parent's key to the data version that was read."""
+    """`code` maps what the stage reads of the YAML to its fingerprint, `inputs` each parent's key
+    to the data version that was read. `signature` is that of the files, `limits` the fingerprint
+    of the limits that the checks were made with.
+    """
 
-    code_version: str
+    code: Mapping[str, str]
     data_version: str
     inputs: Mapping[str, str]
+    signature: str = ""
+    limits: str = ""
     seconds: float = 0.0
     headline: str = ""
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -37,6 +44,9 @@ class Manifest:
 def read_manifest(path: Path) -> Manifest | None:
     """The manifest at `path`; None when it is missing or not readable as one."""
     try:
-        return Manifest(**json.loads(path.read_text()))
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, TypeError):
+        return _MANIFEST.validate_json(path.read_bytes())
+    except (FileNotFoundError, IsADirectoryError, ValidationError):
         return None
+
+
+_MANIFEST = TypeAdapter(Manifest)

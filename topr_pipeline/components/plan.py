@@ -7,6 +7,7 @@ from typing import Literal
 
 from topr_pipeline.components.graph import Node
 from topr_pipeline.components.manifest import Manifest, read_manifest
+from topr_pipeline.tables import signature
 
 State = Literal["fresh", "missing", "stale", "downstream", "forced"]
 
@@ -50,7 +51,7 @@ def plan(
         elif state == "fresh":
             waiting = [p for p in node.parents if p in planned and planned[p].state != "fresh"]
             if waiting:
-                state, reason = "downstream", f"of {waiting[0]}"
+                state, reason = "downstream", f"if {waiting[0]} changes"
         planned[key] = Planned(node, state, reason, manifest)
     return list(planned.values())
 
@@ -58,18 +59,27 @@ def plan(
 def _own_state(
     node: Node, manifest: Manifest | None, data: Path, planned: Mapping[str, Planned]
 ) -> tuple[State, str]:
-    if not node.path(data).exists():
+    path = node.path(data)
+    if not path.exists():
         return "missing", "never made" if manifest is None else "deleted"
     if manifest is None:
         return "missing", "not finished"
     if manifest.failed_checks:
         return "stale", f"check failed: {', '.join(manifest.failed_checks)}"
-    if manifest.code_version != node.code_version:
-        return "stale", "its configuration or code changed"
+    if manifest.code != node.code:
+        return "stale", f"{', '.join(_differing(manifest.code, node.code))} changed"
     for parent in node.parents:
         known = planned[parent].manifest if parent in planned else None
         if known and manifest.inputs.get(parent) != known.data_version:
             return "stale", f"{parent} changed"
     if set(manifest.inputs) != set(node.parents):
         return "stale", "its inputs are others now"
+    if manifest.limits != node.limits:
+        return "stale", "the limits of its checks changed"
+    if manifest.signature != signature(path):
+        return "stale", "its files were touched"
     return "fresh", ""
+
+
+def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return [part for part in {**before, **now} if before.get(part) != now.get(part)]

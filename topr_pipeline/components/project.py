@@ -9,6 +9,7 @@ import dagster as dg
 import yaml
 from pydantic import ValidationError
 
+from topr_pipeline.components.files import check_files
 from topr_pipeline.components.topr_experiment import TOPRExperiment
 from topr_pipeline.definitions import ROOT, data_root, resources
 from topr_pipeline.errors import ToprError
@@ -31,7 +32,7 @@ class Project:
         for name in names or ():
             if name not in self.experiments:
                 raise ToprError(f"there is no experiment {name!r}; there are: {known}")
-        return [self.experiments[name] for name in names or self.experiments]
+        return [self.experiments[name] for name in dict.fromkeys(names or self.experiments)]
 
 
 def load_project(root: Path = ROOT, models: object | None = None) -> Project:
@@ -40,6 +41,10 @@ def load_project(root: Path = ROOT, models: object | None = None) -> Project:
     Raises ToprError for YAML that cannot be read or is not of the schema: file, line, key, and
     what is accepted.
     """
+    check_files(root)
+    data = data_root()
+    if data.exists() and not data.is_dir():
+        raise ToprError(f"TOPR_DATA: {data} is not a folder")
     tree = dg.ComponentTree.for_project(root)
     try:
         found = tree.get_all_components(of_type=TOPRExperiment)
@@ -54,11 +59,11 @@ def load_project(root: Path = ROOT, models: object | None = None) -> Project:
         ),
     )
     experiments = {e.name: e for e in sorted(found, key=lambda e: e.name)}
-    return Project(root, data_root(), experiments, definitions)
+    return Project(root, data, experiments, definitions)
 
 
 def explain(error: BaseException, root: Path) -> str:
-    """The user's part of a loading error, which Dagster wraps; other errors are shown as raised."""
+    """The user's part of a loading error, which Dagster wraps: the cause that says most."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(cause)
@@ -67,7 +72,8 @@ def explain(error: BaseException, root: Path) -> str:
             return "\n".join(_one_line(dict(e), root) for e in cause.errors())
         if isinstance(cause, yaml.YAMLError | ToprError):
             return str(cause)
-    raise error
+    said = f"{type(causes[-1]).__name__}: {str(causes[-1]).strip()}"
+    return f"{error}\n{said}\n`dg check defs --verbose` shows where"
 
 
 def _one_line(detail: dict, root: Path) -> str:
@@ -97,7 +103,9 @@ def _meta(record: logging.LogRecord) -> dict:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    return not _meta(record).get("dagster_event")
+    """Logged by a step: neither an event nor what Dagster says of steps that it leaves out."""
+    meta = _meta(record)
+    return not meta.get("dagster_event") and bool(meta.get("step_key"))
 
 
 class _OneLine(logging.Formatter):

@@ -51,6 +51,12 @@ def sets_in_use(nodes: Mapping[str, Node], experiment: Experiment, data: Path) -
     return found
 
 
+def sample_set(node: Node, experiment: Experiment, data: Path, inputs: Mapping[str, str]) -> Path:
+    """Where the samples lie that `node` is made from; `inputs` are its parents' data versions."""
+    (policy,) = [version for key, version in inputs.items() if key.endswith("/checkpoint")]
+    return store(node.key, data) / set_fingerprint(policy, *sampling_of(node, experiment))
+
+
 def part_name(part: int, of: int) -> str:
     """`00of04`."""
     return f"{part:02d}of{of:02d}"

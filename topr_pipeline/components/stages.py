@@ -19,7 +19,7 @@ from topr_pipeline.components.samples import note_cost, noted_costs, part_name, 
 from topr_pipeline.evals import score, write_report
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.progress import Progress
-from topr_pipeline.tables import EVAL_SCORES, MIX, PROMPTS, REWARDS, SOLUTIONS, TRAINING_LOG, remove
+from topr_pipeline.tables import EVAL_SCORES, MIX, PROMPTS, REWARDS, SOLUTIONS, TIMED, TRAINING_LOG
 
 
 @dataclass(frozen=True)
@@ -120,16 +120,8 @@ def make_base_policy(work: Work) -> Figures:
 
 
 def _write_log(work: Work, log: pl.DataFrame | None) -> None:
-    path = training_log_path(work.node, work.data)
-    if log is None:
-        remove(path)
-    else:
-        TRAINING_LOG.write(log, path)
-
-
-def training_log_path(node: Node, data: Path) -> Path:
-    """The training log of a checkpoint, beside it: it holds timings, which its hash must not."""
-    return node.path(data).with_name("training_log.parquet")
+    if log is not None:
+        TRAINING_LOG.write(log, work.out / TIMED)
 
 
 def make_solutions(work: Work) -> Figures:
@@ -223,7 +215,12 @@ def make_checkpoint(work: Work) -> Figures:
         work.progress,
     )
     _write_log(work, trained.log)
-    return {"mean_clipped_ratio": trained.mean_clipped_ratio}
+    finite = trained.log.select(pl.col("loss", "grad_norm").is_finite().all()).row(0)
+    return {
+        "mean_clipped_ratio": trained.mean_clipped_ratio,
+        "steps": trained.log.height,
+        "finite": all(finite),
+    }
 
 
 def make_eval_scores(work: Work) -> Figures:

@@ -13,14 +13,15 @@ from topr_pipeline.components.graph import Node
 from topr_pipeline.components.inspection import Inspection, inspect
 from topr_pipeline.components.manifest import Manifest, read_manifest
 from topr_pipeline.components.models import Models
-from topr_pipeline.components.samples import part_name
+from topr_pipeline.components.samples import SAMPLED_STAGES, part_name, sample_set
 from topr_pipeline.components.stages import MAKERS, Work, sample_part
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.progress import Shown
-from topr_pipeline.tables import atomic_path, content_hash, disk_errors
+from topr_pipeline.tables import atomic_path, content_hash, disk_errors, mend, remove, signature
 
 USES_MODELS = frozenset({"base_policy", "solutions", "checkpoint", "eval_scores"})
+UNCHECKED = {"unchecked": "its step ended before its checks were made"}
 UNITS = {"solutions": "samples", "eval_scores": "samples"}
 
 
@@ -53,24 +54,28 @@ def make(
     """Make `node`'s artifact, unless it is on disk from the same code and inputs.
 
     The artifact is written to a temporary name and renamed, then its manifest is written; a killed
-    step leaves the old artifact. Raises ToprError when an input is missing or another process is
-    making the same artifact.
+    step leaves the old artifact, or a new one without a manifest, which is made again. Raises
+    ToprError when an input is missing or another process is making the same artifact.
     """
-    target = node.path(place.data)
-    inputs = {parent: _data_version(nodes[parent], place.data) for parent in node.parents}
+    manifest_path = node.manifest_path(place.data)
     with _only_one(node, place.data):
-        manifest = read_manifest(node.manifest_path(place.data))
-        reused = not force and _is_current(node, manifest, inputs, target)
-        if not reused:
+        mend(node.path(place.data))
+        inputs = _inputs(node, nodes, place.data)
+        manifest = read_manifest(manifest_path)
+        reused = manifest is not None and not force and _is_current(node, manifest, inputs, place)
+        if manifest is None or not reused:
+            if force and node.stage in SAMPLED_STAGES:
+                remove(sample_set(node, experiment, place.data, inputs))
             manifest = _remake(node, nodes, experiment, place, inputs, models, log)
-        assert manifest is not None
         inspection = inspect(node, experiment, place.data, manifest.figures)
         manifest = replace(
             manifest,
+            signature=signature(node.path(place.data)),
+            limits=node.limits,
             headline=inspection.headline,
             failed_checks={c.name: c.message for c in inspection.checks if not c.passed},
         )
-        manifest.write(node.manifest_path(place.data))
+        manifest.write(manifest_path)
     return Made(manifest, inspection, reused)
 
 
@@ -84,14 +89,25 @@ def _remake(
     log: Callable[[str], None],
 ) -> Manifest:
     started = time.monotonic()
-    target = node.path(place.data)
+    manifest_path = node.manifest_path(place.data)
     threads = models.threads(experiment.threads) if node.stage in USES_MODELS else nullcontext()
     shown = Shown(node.key, UNITS.get(node.stage, "steps"), log)
-    with atomic_path(target) as out, shown as progress, threads:
-        work = Work(node, nodes, experiment, place.root, place.data, out, inputs, models, progress)
-        figures = MAKERS[node.stage](work)
+    with atomic_path(node.path(place.data)) as out:
+        with shown as progress, threads:
+            work = Work(
+                node, nodes, experiment, place.root, place.data, out, inputs, models, progress
+            )
+            figures = MAKERS[node.stage](work)
+        if inputs != _inputs(node, nodes, place.data):
+            raise ToprError(f"an input of {node.key} was made again meanwhile; run once more")
+        version = content_hash(out)
+        remove(manifest_path)
     seconds = round(time.monotonic() - started, 2)
-    return Manifest(node.code_version, content_hash(target), inputs, seconds, figures=figures)
+    manifest = Manifest(
+        node.code, version, inputs, seconds=seconds, figures=figures, failed_checks=UNCHECKED
+    )
+    manifest.write(manifest_path)
+    return manifest
 
 
 def make_part(
@@ -107,54 +123,48 @@ def make_part(
 
     Nothing is done where the artifact is current. The errors are those of `make`.
     """
-    target, of = node.path(place.data), experiment.sampling.shards
+    of = experiment.sampling.shards
     name = part_name(part, of)
-    inputs = {parent: _data_version(nodes[parent], place.data) for parent in node.parents}
     with _only_one(node, place.data, name):
-        if _is_current(node, read_manifest(node.manifest_path(place.data)), inputs, target):
+        inputs = _inputs(node, nodes, place.data)
+        manifest = read_manifest(node.manifest_path(place.data))
+        if manifest is not None and _is_current(node, manifest, inputs, place):
             return
         shown = Shown(f"{node.key} {name}", UNITS[node.stage], log)
         with shown as progress, models.threads(experiment.threads):
-            root, data = place.root, place.data
-            work = Work(node, nodes, experiment, root, data, target, inputs, models, progress)
+            root, data, out = place.root, place.data, node.path(place.data)
+            work = Work(node, nodes, experiment, root, data, out, inputs, models, progress)
             sample_part(work, part, of)
 
 
-def _is_current(
-    node: Node, manifest: Manifest | None, inputs: Mapping[str, str], target: Path
-) -> bool:
+def _is_current(node: Node, manifest: Manifest, inputs: Mapping[str, str], place: Place) -> bool:
+    path = node.path(place.data)
     return (
-        manifest is not None
-        and manifest.code_version == node.code_version
+        manifest.code == node.code
         and manifest.inputs == inputs
-        and target.exists()
-        and content_hash(target) == manifest.data_version
+        and path.exists()
+        and content_hash(path) == manifest.data_version
     )
+
+
+def _inputs(node: Node, nodes: Mapping[str, Node], data: Path) -> dict[str, str]:
+    return {parent: _data_version(nodes[parent], data) for parent in node.parents}
 
 
 def _data_version(parent: Node, data: Path) -> str:
     manifest = read_manifest(parent.manifest_path(data))
     if manifest is None or not parent.path(data).exists():
         raise ToprError(f"{parent.key} is not there; materialise it first")
+    if manifest.failed_checks:
+        failed = "; ".join(manifest.failed_checks.values())
+        raise ToprError(f"{parent.key} did not pass its checks ({failed}); materialise it again")
     return manifest.data_version
-
-
-def is_being_made(node: Node, data: Path, part: str = "") -> bool:
-    """Whether some process is making the artifact now, or that part of it.
-
-    A lock goes when its process does.
-    """
-    try:
-        with _lock(node, data, part).acquire(timeout=0):
-            return False
-    except Timeout:
-        return True
 
 
 def _only_one(node: Node, data: Path, part: str = "") -> AbstractContextManager[object]:
     try:
         with disk_errors(node.path(data)):
-            return _lock(node, data, part).acquire(timeout=0)
+            return _lock(node, data, part).acquire(timeout=2)
     except Timeout:
         raise ToprError(
             f"{node.key}{part and f' ({part})'} is being made by another process; "

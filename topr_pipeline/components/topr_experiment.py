@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from topr_pipeline.components.graph import CHECKS, Node, unroll
 from topr_pipeline.components.inspection import Value
 from topr_pipeline.components.samples import part_name
-from topr_pipeline.components.step import Made, Place, make, make_part
+from topr_pipeline.components.step import USES_MODELS, Made, Place, make, make_part
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.tables import EVAL_SCORES, MIX, PROMPTS, REWARDS, SOLUTIONS, Table
@@ -57,7 +57,8 @@ MERGE = "merge"
 """Name of the last step of a fan-out, the one that makes the artifact."""
 RETRY = dg.RetryPolicy(max_retries=2, delay=10, backoff=dg.Backoff.EXPONENTIAL)
 """Of the steps of a fan-out: an engine that crashed, a machine that went away."""
-ACCELERATOR_STAGES = frozenset({"base_policy", "solutions", "checkpoint", "eval_scores"})
+ACCELERATOR = "accelerator"
+"""The pool of everything that loads a model; its limit is in dagster.yaml."""
 
 
 class TOPRExperiment(dg.Component):
@@ -148,7 +149,7 @@ def _asset(
         **_spec(node, experiment),
         deps=[asset_key(parent) for parent in node.parents],
         required_resource_keys=RESOURCES,
-        pool="accelerator" if node.stage in ACCELERATOR_STAGES else None,
+        pool=ACCELERATOR if node.stage in USES_MODELS else None,
         # Prompts first: what is wrong with them is said before a model is loaded.
         op_tags={"dagster/priority": "1"} if "prompts" in node.stage else None,
     )
@@ -179,7 +180,7 @@ def _fanned_out(
             out=dg.Out(dg.Nothing),
             required_resource_keys=RESOURCES,
             retry_policy=RETRY,
-            pool="accelerator",
+            pool=ACCELERATOR,
         )
         def sample_part(context: dg.OpExecutionContext) -> None:
             models, place = context.resources.models, Place(root, Path(context.resources.data))
@@ -219,7 +220,7 @@ def _spec(node: Node, experiment: Experiment) -> dict[str, Any]:
         "group_name": f"{key.path[0]}_{group}",
         "kinds": KINDS[node.stage],
         "owners": list(experiment.owners) or None,
-        "tags": {"topr/stage": node.stage, **experiment.tags},
+        "tags": {**experiment.tags, "topr/stage": node.stage},
         "metadata": _static_metadata(node.stage),
         "check_specs": [
             dg.AssetCheckSpec(check, asset=key, blocking=True)

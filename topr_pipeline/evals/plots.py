@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from topr_pipeline.errors import ToprError
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -59,10 +57,10 @@ def reward_histogram(rewards: pl.DataFrame) -> bytes:
         .agg(rate=(pl.col("outcome") == "correct").mean(), n=pl.len())
     )
     if per_prompt.is_empty():
-        raise ToprError(
-            f"rewards: all {rewards.height} rows are unverifiable, so there is no solve rate to "
-            "plot; check the gold of the prompts"
-        )
+        figure = _figure(3.6)
+        said = f"all {rewards.height} samples are unverifiable"
+        _title(figure.subplots(), "Solve rate of prompts", said)
+        return _png(figure)
     rate_P = per_prompt["rate"].to_numpy()
     bins = min(int(per_prompt.select(pl.col("n").max()).item()), 20)
     counts = np.bincount(np.rint(rate_P * bins).astype(int), minlength=bins + 1)

@@ -23,17 +23,16 @@ def write_report(
     scores: Mapping[int, pl.DataFrame],
     mixes: Mapping[int, Mapping[str, float]],
 ) -> None:
-    """Write `folder` anew: report.md, learning_curve.png and scores.parquet.
+    """Write report.md, learning_curve.png and scores.parquet into the new folder `folder`.
 
     `scores` holds an `eval_scores` table per iteration, `mixes` the figures of each mix (rows,
     shares, baseline). Equal inputs give equal bytes. Raises ToprError without any scores.
     """
     long = all_scores(scores)
-    with tables.atomic_path(folder) as temporary:
-        temporary.mkdir()
-        (temporary / "learning_curve.png").write_bytes(learning_curve(scores, name))
-        (temporary / "report.md").write_text(_markdown(name, scores, mixes), encoding="utf-8")
-        SCORES.write(long, temporary / "scores.parquet")
+    folder.mkdir(parents=True)
+    (folder / "learning_curve.png").write_bytes(learning_curve(scores, name))
+    (folder / "report.md").write_text(_markdown(name, scores, mixes), encoding="utf-8")
+    SCORES.write(long, folder / "scores.parquet")
 
 
 def all_scores(scores: Mapping[int, pl.DataFrame]) -> pl.DataFrame:
