@@ -33,6 +33,7 @@ def test_the_terminal_shows_both_rates_and_what_is_left(monkeypatch):
     with Shown("toy", "samples") as shown:
         shown(600, 1000)
         shown(800, 1000, tokens_per_s=123.456)
+        assert shown.bar is not None
         shown.bar.refresh()  # tqdm draws ten times a second at most
     last = stderr.getvalue().split("\r")[-1]
     assert "800/1000" in last

@@ -32,7 +32,7 @@ def experiment(**sampling: Any) -> Experiment:
 
 def make(root: Path, e: Experiment) -> None:
     resources = {"models": FakeModels(), "data": str(root)}
-    assets = list(experiment_definitions("toy", e, root).assets or ())
+    assets: Any = experiment_definitions("toy", e, root).assets
     instance = dg.DagsterInstance.ephemeral()
     assert dg.materialize(assets, resources=resources, instance=instance).success
 
