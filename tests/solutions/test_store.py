@@ -123,6 +123,16 @@ def test_requests_name_the_samples_where_calls_cut_a_prompt_and_in_top_ups(tmp_p
     assert drawn == sorted(drawn)
 
 
+def test_a_top_up_from_eight_asks_in_full_shards_and_batches(tmp_path: Path):
+    keys = {"batch_size": 6, "shard_size": 12}
+    run(tmp_path, samples_per_prompt=8, **keys)
+    before, engine = shards(tmp_path), Recording()
+    run(tmp_path, engine, samples_per_prompt=16, **keys)
+    assert {r.first for r in engine.requests} == {8, 10, 12, 14}
+    assert len(shards(tmp_path)) - len(before) == 4  # 40 rows
+    assert sum(r.n for r in engine.requests) == 40
+
+
 # ---------------------------------------------------------------------------------------- writers
 
 
@@ -255,6 +265,14 @@ def test_a_disk_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch, 
     monkeypatch.setattr(Path, "mkdir", refuse)
     engine = FakeEngine()
     with pytest.raises(ToprError, match=f"{tmp_path}/samples/.* cannot be written: {said}"):
+        run(tmp_path, engine)
+    assert engine.generated == 0
+
+
+def test_a_read_only_disk_is_found_before_anything_is_sampled(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    engine = FakeEngine()
+    with pytest.raises(ToprError, match=r"samples/.* cannot be written: it is read-only"):
         run(tmp_path, engine)
     assert engine.generated == 0
 

@@ -42,9 +42,9 @@ class Asked:
     folder of the sample store (see `store.py`).
 
     The rows are numbered: sample i of prompt p is row p * n + i. A shard's work is those of
-    `shard_size` consecutive rows that the store lacks. The cut depends on what is asked for alone,
-    and a shard's rows are written together, so whoever goes on after a kill, or does a part of the
-    shards elsewhere, makes the same calls with the same seeds.
+    `shard_size` rows, consecutive in the order of `cut`, that the store lacks. The cut depends on
+    what is asked for alone, and a shard's rows are written together, so whoever goes on after a
+    kill, or does a part of the shards elsewhere, makes the same calls with the same seeds.
     """
 
     prompts: pl.DataFrame
@@ -58,6 +58,15 @@ class Asked:
     def key(self) -> str:
         """The fingerprint of the set."""
         return set_fingerprint(self.policy_version, self.sampling, self.seed)
+
+    def cut(self) -> np.ndarray:
+        """The R rows in the order in which they are cut into shards: samples 0-7 of all prompts,
+        then 8-15, 16-31, ...: raising 8 to 16, or 16 to 32, leaves whole shards to sample, since
+        half a batch costs an engine more than half of the time.
+        """
+        n = self.sampling.samples_per_prompt
+        block_N = np.array([max(i, 7).bit_length() for i in range(n)], np.int8)
+        return np.argsort(np.tile(block_N, self.prompts.height), kind="stable")
 
     def hashed(self) -> pl.DataFrame:
         """prompt_id, prompt and prompt_hash. ToprError for what is no prompts table."""
@@ -118,15 +127,17 @@ def sample_part(
     """
     hashed, n = asked.hashed(), asked.sampling.samples_per_prompt
     found = find(hashed, n, asked.store / asked.key)
-    shard_R = np.arange(len(found.missing_R)) // asked.sampling.shard_size
+    cut_R = asked.cut()
+    shard_R = np.arange(len(cut_R)) // asked.sampling.shard_size
     mine_R = shard_R % of == part
-    missing = np.flatnonzero(found.missing_R & mine_R)
+    lacking_R = found.missing_R[cut_R] & mine_R
+    missing, shard = cut_R[lacking_R], shard_R[lacking_R]
     total = int(mine_R.sum())
     run = _Run(engine, asked, hashed, progress, total - len(missing), total)
     run.report()
     if len(missing):
-        cuts = np.flatnonzero(np.diff(shard_R[missing])) + 1
-        del found, mine_R, shard_R
+        cuts = np.flatnonzero(np.diff(shard)) + 1
+        del found, cut_R, mine_R, lacking_R, shard_R, shard
         try:
             engine.start(asked.policy, asked.sampling)
             run.report()

@@ -13,6 +13,7 @@ Axes: R rows asked for, in order (sample i of prompt p is row p * n + i); F rows
 import hashlib
 import io
 import logging
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -179,8 +180,10 @@ def write_shard(folder: Path, name: str, rows: pl.DataFrame) -> int:
 
 
 def require_space(folder: Path, needed: int) -> None:
-    """ToprError when the disk of `folder` (made if it is not there) has not `needed` bytes free."""
+    """ToprError when `folder` (made if it is not there) cannot take a file of `needed` bytes."""
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise unwritable("it is read-only, or belongs to someone else", folder)
     if shutil.disk_usage(folder).free < needed:
         raise unwritable("the disk is full", folder)
