@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from topr_pipeline.display import err, out, show_failures, show_frame, show_outcome, show_plan
+from topr_pipeline.display import (
+    err,
+    out,
+    show_failures,
+    show_frame,
+    show_outcome,
+    show_plan,
+    show_verified,
+)
 from topr_pipeline.errors import ToprError
 
 if TYPE_CHECKING:
@@ -151,6 +159,35 @@ def report(experiment: Annotated[str, typer.Argument()]) -> None:
         planned = plan(chosen.nodes(), project.data)
         if not _show_scores(project, planned):
             raise ToprError(f"{chosen.name} has no scores yet; run `topr run {chosen.name}`")
+
+
+@app.command()
+def verify(
+    file: Annotated[Path, typer.Argument(help="JSONL, CSV or Parquet.")],
+    verifier: Annotated[str, typer.Option(help="gsm8k, math, exact, choice, ... or python:a.b:c")],
+    completion: Annotated[str, typer.Option(help="Column of the completions.")] = "completion",
+    gold: Annotated[str, typer.Option(help="Column of the right answers.")] = "gold",
+    output: Annotated[
+        Path | None, typer.Option(help="Default: FILE with .verified before its ending.")
+    ] = None,
+) -> None:
+    """Grade the completions in a file: its columns, and answer, outcome and reward."""
+    from pydantic import ValidationError
+
+    from topr_pipeline.experiment import Rewards
+    from topr_pipeline.progress import Shown
+    from topr_pipeline.rewards import verify_file
+
+    with _user_errors():
+        try:
+            rewards = Rewards(verifier=verifier)
+        except ValidationError as error:
+            (detail,) = error.errors()
+            said = detail["msg"].removeprefix("Value error, ")
+            raise ToprError(f"--verifier {verifier}: {said}") from None
+        with Shown(file.name, "rows", out.print) as progress:
+            graded = verify_file(file, rewards, completion, gold, output, progress=progress)
+        show_verified(graded)
 
 
 @app.command()

@@ -12,6 +12,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from topr_pipeline.components.launch import Launched
     from topr_pipeline.components.plan import Planned
+    from topr_pipeline.rewards import FileSummary
 
 
 def _console(stderr: bool = False) -> Console:
@@ -88,6 +89,17 @@ def show_failures(after: "Sequence[Planned]", launched: "Launched") -> bool:
         said.add("")
         err.print(f"[red]the run failed:[/red] see {launched.run_id} in the UI (`make dev`)")
     return bool(said)
+
+
+def show_verified(graded: "FileSummary") -> None:
+    """Outcomes of the rows of a file, and where they were written."""
+    table = Table("outcome", "rows", "share", box=None, header_style="bold")
+    for outcome, count in graded.summary.counts.items():
+        table.add_row(outcome, str(count), f"{graded.summary.shares[outcome]:.1%}")
+    out.print(table)
+    how = graded.report
+    out.print(f"{how.rows} rows, {how.pairs} different pairs, {how.seconds:.1f} s")
+    out.print(f"Written to {graded.output}", soft_wrap=True)
 
 
 def show_frame(frame: pl.DataFrame) -> None:

@@ -294,3 +294,20 @@ def test_a_second_run_at_once_is_refused_in_one_sentence(project: Project):
         result = project.topr("run")
     assert result.exit_code == 1
     assert "another `topr run toy` is running" in result.stderr
+
+
+def test_verify_grades_a_file_and_keeps_its_columns(project: Project):
+    file = project.root / "answers.csv"
+    file.write_text("id,answer_text,right\n7,The answer is 8.,8\n8,The answer is 9.,8\n")
+    options = ["--verifier", "gsm8k", "--completion", "answer_text", "--gold", "right"]
+    result = project.topr("verify", str(file), *options)
+    assert result.exit_code == 0, result.output
+    graded = pl.read_csv(project.root / "answers.verified.csv")
+    assert graded.columns == ["id", "answer_text", "right", "answer", "outcome", "reward"]
+    assert graded["outcome"].to_list() == ["correct", "incorrect"]
+
+
+def test_verify_refuses_an_unknown_verifier_with_those_that_are_known(project: Project):
+    result = project.topr("verify", str(project.root / "train.jsonl"), "--verifier", "gsm9k")
+    assert result.exit_code == 1
+    assert "--verifier gsm9k: accepted: gsm8k, math" in result.stderr

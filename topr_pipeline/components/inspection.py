@@ -20,7 +20,6 @@ from topr_pipeline.experiment import Experiment
 from topr_pipeline.tables import (
     EVAL_SCORES,
     MIX,
-    OUTCOMES,
     PROMPTS,
     REWARDS,
     SOLUTIONS,
@@ -134,19 +133,48 @@ def _examples(solutions: pl.LazyFrame, prompts: pl.LazyFrame) -> pl.DataFrame:
 
 def _rewards(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
     table = REWARDS.read(node.path(data))
-    counts = dict(table["outcome"].value_counts().iter_rows())
-    shares: dict[str, Value] = {o: counts.get(o, 0) / max(table.height, 1) for o in OUTCOMES}
-    examples = table.group_by("outcome", maintain_order=True).head(2)
+    summary = rewards.summarise(table)
+    name = node.key.split("/")[0]
+    solutions = SOLUTIONS.scan(data / name / f"iter_{node.iteration:02d}/solutions.parquet")
+    prompts = PROMPTS.read(data / name / "prompts.parquet")
+    metadata: dict[str, Value] = {
+        "rows": table.height,
+        **summary.shares,
+        "prompts_none_correct": summary.none_correct,
+        "prompts_all_correct": summary.all_correct,
+        "never_trained_on": summary.unrewarded,
+        **_verifying_metadata(figures),
+        "solve_rates": reward_histogram(table),
+        "examples": rewards.examples(table, _texts_of_a_few(table, solutions), prompts),
+    }
     return Inspection(
-        f"correct {shares['correct']:.3f}",
-        {
-            "rows": table.height,
-            **shares,
-            "solve_rates": reward_histogram(table),
-            "examples": examples.select("prompt_id", "sample_index", "outcome", "answer", "reward"),
-        },
+        f"correct {summary.shares['correct']:.3f}",
+        metadata,
         rewards.checks(table, experiment.rewards),
     )
+
+
+def _texts_of_a_few(table: pl.DataFrame, solutions: pl.LazyFrame) -> pl.DataFrame:
+    """The texts of the first rows of each outcome: all of them may not fit into memory."""
+    key = ["prompt_id", "sample_index"]
+    few = table.group_by("outcome", maintain_order=True).head(EXAMPLES).select(key)
+    return solutions.select(*key, "text").join(few.lazy(), on=key, how="semi").collect()
+
+
+def _verifying_metadata(figures: Figures) -> dict[str, Value]:
+    """How the verdicts came about: pairs of gold and answer are judged once."""
+    metadata: dict[str, Value] = {
+        "pairs": figures["pairs"],
+        "duplicates_saved_share": figures["duplicates_saved"],
+        "judged_in_workers": figures["judged"],
+        "verdicts_cached": figures["cached"],
+        "verdicts_stopped": figures["stopped"],
+    }
+    if figures["slowest"]:
+        rows = [[str(value) for value in pair] for pair in figures["slowest"]]
+        columns = ["seconds", "gold", "answer"]
+        metadata["slowest_pairs"] = pl.DataFrame(rows, schema=columns, orient="row")
+    return metadata
 
 
 def _mix(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:

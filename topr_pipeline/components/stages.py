@@ -174,14 +174,31 @@ def _sampling_figures(sampled: solutions.Sampled, costs: Sequence[solutions.Cost
 
 def make_rewards(work: Work) -> Figures:
     """Verify the iteration's solutions."""
-    table = rewards.verify(
-        _columns(work.path("solutions"), VERIFIED),
-        PROMPTS.read(work.path("prompts")),
-        work.experiment.rewards,
-    )
-    REWARDS.write(table, work.out)
-    return {}
+    solutions_table = _columns(work.path("solutions"), VERIFIED)
+    return _verified(work, solutions_table, PROMPTS.read(work.path("prompts")), work.out)[1]
 
+
+def _verified(
+    work: Work, answers: pl.DataFrame, asked: pl.DataFrame, out: Path
+) -> tuple[pl.DataFrame, Figures]:
+    """The rewards table, written to `out`, and how its verdicts came about."""
+    table, report = rewards.verify_reported(
+        answers, asked, work.experiment.rewards, work.progress, work.data / VERDICTS
+    )
+    REWARDS.write(table, out)
+    return table, {
+        "pairs": report.pairs,
+        "duplicates_saved": report.saved,
+        "judged": report.judged,
+        "cached": report.cached,
+        "stopped": report.stopped,
+        "verifying_s": report.seconds,
+        "slowest": [[p.seconds, p.gold, p.answer] for p in report.slowest],
+    }
+
+
+VERDICTS = ".verdicts"
+"""Folder of slow verdicts below the data root: pairs of gold and answer recur over experiments."""
 
 VERIFIED = ("prompt_id", "sample_index", "text", "finish_reason")
 
@@ -229,12 +246,12 @@ def make_eval_scores(work: Work) -> Figures:
     held_out = PROMPTS.read(work.path("eval_prompts"))
     asked, table = _asked(work, held_out), work.out / "solutions.parquet"
     sampled = solutions.sample(asked, work.models.engine(asked.sampling), table, work.progress)
-    verified = rewards.verify(_columns(table, VERIFIED), held_out, experiment.rewards)
+    answers, out = _columns(table, VERIFIED), work.out / "rewards.parquet"
+    verified, verifying = _verified(work, answers, held_out, out)
     tokens = _columns(table, ("prompt_id", "sample_index", "token_ids"))
     scores = score(verified, tokens, experiment.evaluation, work.seed("bootstrap"))
-    REWARDS.write(verified, work.out / "rewards.parquet")
     EVAL_SCORES.write(scores, work.out / "scores.parquet")
-    return _sampling_figures(sampled, [sampled.cost])
+    return {**verifying, **_sampling_figures(sampled, [sampled.cost])}
 
 
 def make_report(work: Work) -> Figures:

@@ -6,7 +6,7 @@ May fail: ToprError for solutions without a prompt and for a verifier that canno
 solution that cannot be verified fails nothing: its outcome is `unverifiable`, its reward null.
 """
 
-from topr_pipeline.rewards.files import verify_file
+from topr_pipeline.rewards.files import FileSummary, verify_file
 from topr_pipeline.rewards.grading import VerifyReport, grade
 from topr_pipeline.rewards.limits import checks
 from topr_pipeline.rewards.report import Summary, examples, summarise
@@ -14,6 +14,7 @@ from topr_pipeline.rewards.verifiers import Verifier, batch
 from topr_pipeline.rewards.verify import verify, verify_reported
 
 __all__ = [
+    "FileSummary",
     "Summary",
     "Verifier",
     "VerifyReport",
