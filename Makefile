@@ -24,8 +24,8 @@ lint: $(READY)
 bench: $(READY)
 	@for b in bench/*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
 
-clean:
-	rm -rf $(VENV) .dagster data
+clean:  # not data/, which holds what was computed
+	rm -rf $(VENV)
 
 $(READY): requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
