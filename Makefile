@@ -29,6 +29,6 @@ clean:  # not data/, which holds what was computed
 
 $(READY): requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/pip install -qq --disable-pip-version-check -r requirements.txt
+	$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
