@@ -53,7 +53,7 @@ class Shown:
             self.first = done
         now = time.monotonic()
         if done == self.first:
-            self.started = now
+            self.started = self.logged = now
             self.bar.unpause()  # tqdm's own clock
         said = {k.replace("_per_", "/"): f"{v:.4g}" for k, v in figures.items()}
         self.bar.set_postfix(said, refresh=False)

@@ -1,6 +1,7 @@
 """The project as the command line sees it: its experiments and their Dagster definitions."""
 
 import logging
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,8 @@ def _one_line(detail: dict, root: Path) -> str:
 
 
 def _terse(init_context: dg.InitLoggerContext) -> logging.Logger:
-    logger = logging.Logger("topr", logging.INFO)
+    # In a terminal the bars say it.
+    logger = logging.Logger("topr", logging.WARNING if sys.stderr.isatty() else logging.INFO)
     handler = logging.StreamHandler()
     handler.setFormatter(_OneLine())
     handler.addFilter(_is_ours)
