@@ -67,7 +67,7 @@ def test_one_iteration_of_topr_makes_the_policy_better(versions, folder: Path):
 
 
 def test_the_stored_log_probs_are_those_that_the_trainer_computes(versions, folder: Path):
-    log = pl.read_parquet(folder / "smaller/iter_01/training_log.parquet")
+    log = pl.read_parquet(folder / "smaller/iter_01/checkpoint/training_log.parquet")
     first = log.row(0, named=True)
     assert first["log_ratio_positive"] == pytest.approx(0, abs=1e-3)
     assert first["log_ratio_negative"] == pytest.approx(0, abs=1e-3)
