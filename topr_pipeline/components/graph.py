@@ -43,6 +43,7 @@ STAGE_VERSIONS: Mapping[str, str] = {
 FOLDER_STAGES = frozenset({"base_policy", "checkpoint", "eval_scores", "report"})
 
 CHECKS: Mapping[str, tuple[str, ...]] = {
+    "solutions": ("logprob_agreement",),
     "rewards": ("unverifiable_share", "truncated_share", "invalid_share"),
     "mix": ("min_positives", "min_negatives"),
     "checkpoint": ("finite", "behaviour_logprobs"),
