@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, cast
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -62,6 +63,18 @@ def _known_or_dotted(*names: str) -> AfterValidator:
 
 
 EngineName = Annotated[str, _known_or_dotted("transformers", "vllm", "server", "fake")]
+
+
+def _base_url(value: str) -> str:
+    address = urlsplit(value)
+    if address.scheme not in ("http", "https") or not address.hostname or address.query:
+        raise ValueError("a base URL such as http://127.0.0.1:8000/v1 is wanted")
+    if "@" in address.netloc:
+        raise ValueError("no credentials in a URL; name a variable in api_key_env")
+    return value.rstrip("/")
+
+
+BaseUrl = Annotated[str, AfterValidator(_base_url)]
 VerifierName = Annotated[
     str, _known_or_dotted("gsm8k", "math", "exact", "choice", "verdict", "reasoning_gym")
 ]
@@ -272,6 +285,43 @@ class Template(Section):
 # ------------------------------------------------------------------------------------- sampling
 
 
+class Vllm(Section):
+    """How vLLM runs (`engine: vllm`); null is vLLM's own choice.
+
+    None of it changes what is sampled, rounding apart, so that an edit starts no new set. Several
+    whole copies of a model, on as many GPUs, are `sampling.shards` or several servers.
+    """
+
+    tensor_parallel_size: Positive = 1
+    pipeline_parallel_size: Positive = 1
+    gpu_memory_utilization: OpenShare | None = Field(
+        default=None,
+        description="share of a GPU's memory; on CPUs, of a NUMA node's (null: 0.4 there)",
+    )
+    max_model_len: Positive | None = Field(default=None, description="null: the policy's context")
+    max_num_seqs: Positive | None = Field(default=None, description="samples in flight")
+    enforce_eager: bool = Field(default=False, description="true: no compilation, a faster start")
+
+
+class Server(Section):
+    """OpenAI-compatible completions servers (`engine: server`) that all serve the policy."""
+
+    urls: Annotated[tuple[BaseUrl, ...], Field(min_length=1)]
+    model: str | None = Field(
+        default=None,
+        description="name sent to the servers; null: what they serve, if it is the policy's folder",
+    )
+    api_key_env: str = Field(
+        default="OPENAI_API_KEY", description="environment variable with the key, if there is one"
+    )
+    concurrency: Positive = Field(default=32, description="requests in flight, over all servers")
+    timeout: PositiveFloat = Field(default=600.0, description="seconds for one request")
+    retries: Natural = Field(default=5, description="after 429, 5xx or a lost connection")
+    seeded: bool = Field(
+        default=False, description="send a seed a request; vLLM on CPUs does not survive one"
+    )
+
+
 class Sampling(Section):
     """How solutions are sampled. `top_k: 0` means no top-k."""
 
@@ -295,6 +345,14 @@ class Sampling(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="of the model in the engine; auto: that of its stored weights"
     )
+    vllm: Vllm = Field(default=Vllm(), json_schema_extra=OPERATIONAL)
+    server: Server | None = Field(default=None, json_schema_extra=OPERATIONAL)
+
+    @model_validator(mode="after")
+    def _server_is_named(self) -> Self:
+        if self.engine == "server" and self.server is None:
+            raise ValueError("engine: server wants server: {urls: [http://127.0.0.1:8000/v1]}")
+        return self
 
 
 # ------------------------------------------------------------------------------------- rewards

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from safetensors.numpy import load_file, save_file
 
+from topr_pipeline.checkpoints.agreement import Agreement
 from topr_pipeline.checkpoints.trained import Trained
 from topr_pipeline.experiment import Policy, Sampling, Training
 from topr_pipeline.progress import Progress, quiet
@@ -116,8 +117,8 @@ class FakeModels:
         reply: the text of the i-th sample of a prompt; see FakeEngine.
         fail_after: passed to FakeEngine: an engine that goes away.
 
-    `calls` lists what was asked for, in order: "base_policy", "engine", "train". `engines` are the
-    engines that were handed out.
+    `calls` lists what was asked for, in order: "base_policy", "engine", "agreement", "train".
+    `engines` are the engines that were handed out.
 
     >>> import dagster as dg
     >>> from topr_pipeline.components import experiment_assets
@@ -147,6 +148,11 @@ class FakeModels:
         self.calls.append("engine")
         self.engines.append(FakeEngine(self.reply, fail_after=self.fail_after))
         return self.engines[-1]
+
+    def agreement(self, solutions: Path, policy: Path) -> Agreement:
+        """Full agreement, without a look."""
+        self.calls.append("agreement")
+        return Agreement(1, 0.0, 0.0, 1.0, 1.0)
 
     def train(
         self,

@@ -14,6 +14,7 @@ import dagster as dg
 import polars as pl
 import pytest
 
+from topr_pipeline.checkpoints.agreement import Agreement
 from topr_pipeline.components import experiment_assets
 from topr_pipeline.components.manifest import Manifest
 from topr_pipeline.components.topr_experiment import FORCE_TAG
@@ -217,6 +218,17 @@ def test_a_mix_whose_check_failed_is_not_trained_on_by_a_later_run(toy: Toy):
     toy.run()
     assert "train" not in toy.models.calls
     assert toy.run(mix={"min_negatives": 0}).success
+
+
+def test_logprobs_that_are_not_the_policys_stop_the_iteration(toy: Toy, monkeypatch):
+    off = Agreement(64, 2.0, 0.1, 0.9, 0.99)
+    monkeypatch.setattr(toy.models, "agreement", lambda solutions, policy: off)
+    result = toy.run()
+    failed = [e for e in result.get_asset_check_evaluations() if not e.passed]
+    assert [e.check_name for e in failed] == ["logprob_agreement"]
+    assert "mean clipped ratio 0.9000" in (failed[0].description or "")
+    assert "train" not in toy.models.calls
+    assert toy.run(training={"ratio_limits": [0.85, 1.03]}).success
 
 
 def test_an_engine_that_goes_away_loses_nothing_that_was_sampled(toy: Toy, tmp_path: Path):

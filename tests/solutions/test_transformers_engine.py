@@ -1,3 +1,5 @@
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +194,37 @@ def test_a_diverged_policy_is_refused(policy: Path, tmp_path: Path):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     with pytest.raises(ToprError, match="not finite"):
         generate(tmp_path)
+
+
+def test_a_stop_string_ends_a_sample_and_its_tokens_are_kept(policy: Path):
+    batch = [Request(SHORT, 24)]
+    said = [decoded(c).split() for c in flat(generate(policy, batch))]
+    pairs = Counter(" ".join(pair) for words in said for pair in pairwise(words))
+    stop = pairs.most_common(1)[0][0]
+    samples = flat(generate(policy, batch, stop=[stop, "never said"]))
+    ended = [c for c in samples if stop in decoded(c)]
+    assert 0 < len(ended) < len(samples)
+    for c in ended:
+        assert c.finish_reason == "stop"
+        assert decoded(c) == c.text + stop
+        assert len(c.logprobs) == len(c.token_ids)
+    others = [c for c in samples if c not in ended]
+    assert all((c.finish_reason == "stop") == (c.token_ids[-1] == EOS) for c in others)
+
+
+def decoded(completion: Completion, end: int | None = None) -> str:
+    return " ".join(WORD[t] for t in completion.token_ids[:end] if t != EOS)
+
+
+def test_a_stop_string_at_the_last_token_is_a_stop(policy: Path):
+    (free,) = generate(policy, [Request(SHORT, 4)], max_tokens=5, stop=[])
+    full = next(c for c in free if len(c.token_ids) == 5 and c.finish_reason == "length")
+    last = WORD[full.token_ids[-1]]
+    (stopped,) = generate(policy, [Request(SHORT, 4)], max_tokens=5, stop=[last])
+    assert all(c.finish_reason == "stop" for c in stopped if last in decoded(c))
+    assert any(last in decoded(c) for c in stopped)
+
+
+def test_a_prompt_that_begins_with_a_special_token_is_read_as_it_stands(policy: Path):
+    (completion,) = generate(policy, [Request("<eos> w3", 1)])[0]
+    assert completion.prompt_token_ids == [EOS, 3]

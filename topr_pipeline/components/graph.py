@@ -48,6 +48,7 @@ drawn has a version of its own, `solutions.store.FORMAT`: it is in the key of th
 FOLDER_STAGES = frozenset({"base_policy", "checkpoint", "eval_scores", "report"})
 
 CHECKS: Mapping[str, tuple[str, ...]] = {
+    "solutions": ("logprob_agreement",),
     "rewards": ("unverifiable_share", "truncated_share", "invalid_share"),
     "mix": ("min_positives", "min_negatives"),
     "checkpoint": ("finite", "behaviour_logprobs"),
@@ -153,6 +154,7 @@ def _limits(e: Experiment) -> dict[str, str]:
     """Fingerprints of what the checks of a stage compare with."""
     unverifiable = fingerprint(e.rewards.limits.unverifiable)
     return {
+        "solutions": fingerprint(*e.training.ratio_limits),
         "rewards": fingerprint(e.rewards.limits),
         "mix": fingerprint(e.mix.min_positives, e.mix.min_negatives),
         "checkpoint": fingerprint(*e.training.ratio_limits),

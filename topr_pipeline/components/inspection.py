@@ -5,13 +5,14 @@ layer and the command line each show them in their own way.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from topr_pipeline import mixes, rewards
+from topr_pipeline.checkpoints.agreement import Agreement
 from topr_pipeline.checks import Check
 from topr_pipeline.components.graph import CHECKS, Node
 from topr_pipeline.components.stages import MIX_FIGURES
@@ -100,8 +101,20 @@ def _checkpoint_metadata(node: Node, data: Path) -> tuple[str, dict[str, Value]]
 def _solutions(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
     prompts = PROMPTS.scan(data / f"{node.key.split('/')[0]}/prompts.parquet")
     examples = _examples(SOLUTIONS.scan(node.path(data)), prompts)
-    said = f"{figures['rows']} samples"
-    return Inspection(said, {**_sampling_metadata(figures), "examples": examples})
+    found = Agreement(**figures["agreement"])
+    metadata = {**_sampling_metadata(figures), "examples": examples}
+    limits = experiment.training.ratio_limits
+    return Inspection(f"{figures['rows']} samples", metadata, [_logprob_agreement(found, limits)])
+
+
+def _logprob_agreement(found: Agreement, limits: tuple[float, float]) -> Check:
+    said = (
+        f"over {found.sequences} samples, stored log-probs differ from the policy's own by "
+        f"{found.mean_difference:.2g} per token (at most {found.max_difference:.2g}); mean clipped "
+        f"ratio {found.mean_clipped_ratio:.4f}, of the inverse {found.inverse_ratio:.4f}; "
+        f"training.ratio_limits accepts {list(limits)}"
+    )
+    return Check("logprob_agreement", found.within(limits), said, asdict(found))
 
 
 def _sampling_metadata(figures: Figures) -> dict[str, Value]:

@@ -10,11 +10,13 @@ from typing import Protocol
 
 import polars as pl
 
+from topr_pipeline.checkpoints.agreement import Agreement
 from topr_pipeline.checkpoints.trained import Trained
 from topr_pipeline.experiment import Policy, Sampling, Training
 from topr_pipeline.progress import Progress
 from topr_pipeline.solutions.engine import Engine
 from topr_pipeline.solutions.engines import make_engine
+from topr_pipeline.tables import SOLUTIONS
 
 
 class Models(Protocol):
@@ -28,6 +30,10 @@ class Models(Protocol):
 
     def engine(self, sampling: Sampling) -> Engine:
         """The sampling engine, not started."""
+        ...
+
+    def agreement(self, solutions: Path, policy: Path) -> Agreement:
+        """How far the log-probs in a solutions table are from those of the policy itself."""
         ...
 
     def train(
@@ -61,6 +67,12 @@ class RealModels:
     def engine(self, sampling: Sampling) -> Engine:
         """See Models."""
         return make_engine(sampling.engine)
+
+    def agreement(self, solutions: Path, policy: Path) -> Agreement:
+        """See Models."""
+        from topr_pipeline.checkpoints.agreement import agreement
+
+        return agreement(SOLUTIONS.scan(solutions), policy)
 
     def train(
         self,

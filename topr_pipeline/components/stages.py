@@ -5,7 +5,7 @@ that are kept in the manifest. It knows paths and specs; the rooms know neither.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,8 @@ def make_solutions(work: Work) -> Figures:
     """Sample the iteration's prompts from the previous checkpoint, or merge what parts sampled."""
     asked = _asked(work, _iteration_prompts(work))
     sampled = solutions.sample(asked, work.models.engine(asked.sampling), work.out, work.progress)
-    return _sampling_figures(sampled, [sampled.cost, *noted_costs(work.node, work.data)])
+    figures = _sampling_figures(sampled, [sampled.cost, *noted_costs(work.node, work.data)])
+    return {**figures, "agreement": asdict(work.models.agreement(work.out, asked.policy))}
 
 
 def sample_part(work: Work, part: int, of: int) -> None:

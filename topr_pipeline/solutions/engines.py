@@ -11,14 +11,22 @@ METHODS = ("start", "generate", "close")
 def make_engine(name: str) -> Engine:
     """The engine of `sampling.engine`, not yet started.
 
-    `name` is `transformers`, `fake`, or `python: package.module:factory`, where the factory is
-    called without arguments. Raises ToprError when it is none of these, does not import, or makes
-    something that is no engine.
+    `name` is `transformers`, `vllm`, `server`, `fake`, or `python: package.module:factory`, where
+    the factory is called without arguments. Raises ToprError when it is none of these, is not
+    installed, does not import, or makes something that is no engine.
     """
     if name == "transformers":
         from topr_pipeline.solutions.transformers_engine import TransformersEngine
 
         return TransformersEngine()
+    if name == "vllm":
+        from topr_pipeline.solutions.vllm_engine import VllmEngine
+
+        return VllmEngine()
+    if name == "server":
+        from topr_pipeline.solutions.server_engine import ServerEngine
+
+        return ServerEngine()
     if name == "fake":
         from topr_pipeline.testing import FakeEngine
 
@@ -27,7 +35,7 @@ def make_engine(name: str) -> Engine:
         return _made_by(name)
     raise ToprError(
         f"unknown engine {name!r}; sampling.engine; "
-        "accepted: transformers, fake, 'python: package.module:factory'"
+        "accepted: transformers, vllm, server, fake, 'python: package.module:factory'"
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 from transformers.generation.logits_process import (
     LogitsProcessor,
     TemperatureLogitsWarper,
@@ -24,6 +24,8 @@ from transformers.generation.logits_process import (
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Sampling
 from topr_pipeline.solutions.engine import Completion, Request
+from topr_pipeline.solutions.policy_text import PolicyText
+from topr_pipeline.solutions.tokenize import cut_at_stop
 
 DENSE = 7 / 8
 """Finished rows are taken out when less than this share of the batch is alive: taking out each one
@@ -33,38 +35,31 @@ at once would copy the key-value cache at almost every step."""
 class TransformersEngine:
     """Samples from a local Hugging Face folder, on the accelerator where there is one.
 
-    Prompts get the tokenizer's default special tokens (BOS where it adds one). A sample ends with
-    any EOS token of the generation config or the tokenizer, or after `max_tokens`. Requests are
-    grouped by prompt length into forward batches of `sampling.batch_size` samples; each prompt of a
-    batch is run once. Equal batches and seeds give equal samples on one device and thread count.
+    A sample ends with any EOS token of the generation config or the tokenizer, with the token that
+    completes a stop string, or after `max_tokens`. Requests are grouped by prompt length into
+    forward batches of `sampling.batch_size` samples; each prompt of a batch is run once. Equal
+    batches and seeds give equal samples on one device and thread count.
     """
 
-    # Any: the auto classes return unions of hundreds of types
-    model: Any = None
-    tokenizer: Any = None
+    model: Any = None  # the auto classes return a union of hundreds of types
+    text: PolicyText
 
     def start(self, policy: Path, sampling: Sampling) -> None:
         """Load model and tokenizer. ToprError when `policy` is no such folder."""
-        if not (policy / "config.json").is_file():
-            raise ToprError(
-                f"no model in {policy} (config.json is missing); policy; "
-                "accepted: a folder in Hugging Face format"
-            )
-        self.sampling = sampling
+        self.sampling, self.text = sampling, PolicyText(policy, sampling)
         self.device = torch.accelerator.current_accelerator(check_available=True) or torch.device(
             "cpu"
         )
-        tokenizer: Any = AutoTokenizer.from_pretrained(policy)
-        model: Any = AutoModelForCausalLM.from_pretrained(policy)
-        self.tokenizer, self.model = tokenizer, model.to(self.device).eval()
-        eos = (model.generation_config.eos_token_id, tokenizer.eos_token_id)
-        self.eos = {id_ for ids in eos for id_ in _as_list(ids)}
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            policy, dtype=sampling.dtype, trust_remote_code=self.text.trusted
+        )
+        self.model = model.to(self.device).eval()
         self.warpers = _warpers(sampling)
 
     def generate(self, batch: Sequence[Request], seed: int) -> list[list[Completion]]:
         """`n` samples a request; ToprError, before any, for a prompt that exceeds the context."""
         generator = torch.Generator(self.device).manual_seed(seed)
-        prompts = [self._encoded(r.prompt) for r in batch]
+        prompts = [self.text.encoded(r.prompt) for r in batch]
         by_length = sorted(range(len(batch)), key=lambda p: len(prompts[p]))
         wanted = [p for p in by_length for _ in range(batch[p].n)]
         completions: list[list[Completion]] = [[] for _ in batch]
@@ -74,27 +69,13 @@ class TransformersEngine:
             which_B = torch.tensor([distinct.index(p) for p in rows], device=self.device)
             samples = self._sample([prompts[p] for p in distinct], which_B, generator)
             for p, (tokens, logprobs) in zip(rows, samples, strict=True):
-                completions[p].append(self._completion(prompts[p], tokens, logprobs))
+                completions[p].append(self.text.completion(prompts[p], tokens, logprobs))
         return completions
 
     def close(self) -> None:
-        self.model = self.tokenizer = None
+        self.model = None
         if torch.accelerator.is_available():
             torch.accelerator.empty_cache()
-
-    def _encoded(self, prompt: str) -> list[int]:
-        ids = self.tokenizer(prompt)["input_ids"]
-        if not ids:
-            raise ToprError(f"prompt {prompt!r} has no tokens; prompts; give every prompt a text")
-        config = self.model.config.get_text_config()
-        context = getattr(config, "max_position_embeddings", None)
-        if context is not None and len(ids) + self.sampling.max_tokens > context:
-            raise ToprError(
-                f"{len(ids)} prompt tokens and {self.sampling.max_tokens} new ones exceed the "
-                f"model's context of {context}; sampling.max_tokens, prompt {prompt[:80]!r}; "
-                "lower sampling.max_tokens or shorten the prompt"
-            )
-        return ids
 
     @torch.inference_mode()
     def _sample(
@@ -114,11 +95,13 @@ class TransformersEngine:
         length_B = torch.full((B,), R, device=self.device)
         row_A = torch.arange(B, device=self.device)
         done_A = torch.zeros(B, dtype=torch.bool, device=self.device)
-        eos = torch.tensor(sorted(self.eos), dtype=torch.long, device=self.device)
+        eos = torch.tensor(sorted(self.text.eos), dtype=torch.long, device=self.device)
         for step in range(R):
             token_A, logprob_A = self._draw(logits_AV, generator)
             tokens_BR[row_A, step], logprobs_BR[row_A, step] = token_A, logprob_A
-            ended_A = torch.isin(token_A, eos) & ~done_A
+            ended_A = (torch.isin(token_A, eos) | self._says_stop(tokens_BR[row_A, : step + 1])) & (
+                ~done_A
+            )
             length_B[row_A[ended_A]] = step + 1
             done_A |= ended_A
             alive = int((~done_A).sum())
@@ -138,6 +121,20 @@ class TransformersEngine:
                 tokens_BR.tolist(), logprobs_BR.tolist(), length_B.tolist(), strict=True
             )
         ]
+
+    def _says_stop(self, tokens_AT: Tensor) -> Tensor:
+        """Per row, whether a stop string is complete."""
+        says_A = torch.zeros(len(tokens_AT), dtype=torch.bool, device=self.device)
+        if not self.sampling.stop:
+            return says_A
+        # A stop string that the last token completes began at most as many tokens ago as it has
+        # bytes. The end alone is decoded; what it says is confirmed by the whole.
+        longest = max(len(stop.encode()) for stop in self.sampling.stop)
+        for row, tokens in enumerate(tokens_AT.tolist()):
+            end = cut_at_stop(self.text.decoded(tokens[-longest - 1 :]), self.sampling.stop)
+            if end is not None:
+                says_A[row] = cut_at_stop(self.text.decoded(tokens), self.sampling.stop) is not None
+        return says_A
 
     def _forward(
         self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any
@@ -167,16 +164,6 @@ class TransformersEngine:
         token_A1 = torch.multinomial(scores_AV.softmax(-1), 1, generator=generator)
         return token_A1.squeeze(-1), logits_AV.gather(-1, token_A1).squeeze(-1) - log_z_A
 
-    def _completion(
-        self, prompt: list[int], tokens: list[int], logprobs: list[float]
-    ) -> Completion:
-        stopped = tokens[-1] in self.eos
-        said = tokens[:-1] if stopped else tokens
-        text = self.tokenizer.decode(
-            said, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return Completion(text, prompt, tokens, logprobs, "stop" if stopped else "length")
-
 
 def _warpers(sampling: Sampling) -> list[Any]:
     """What turns raw logits into those that are sampled from, in the order of `model.generate`."""
@@ -196,9 +183,3 @@ def _left_padded(prompts: list[list[int]], device: torch.device) -> tuple[Tensor
     ids_PT = torch.tensor([[0] * (width - len(p)) + p for p in prompts], device=device)
     mask_PT = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
     return ids_PT, mask_PT
-
-
-def _as_list(eos: int | list[int] | None) -> list[int]:
-    if eos is None:
-        return []
-    return [eos] if isinstance(eos, int) else list(eos)
