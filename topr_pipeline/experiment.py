@@ -5,64 +5,88 @@ out of range are errors. A fingerprint is the hash of just the sections that a s
 editing one key makes stale what depends on it and nothing else.
 """
 
-import difflib
-import hashlib
-import json
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
     AllowInfNan,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
-    ModelWrapValidatorHandler,
     Tag,
-    ValidationError,
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails, InitErrorDetails
 
-OPERATIONAL: dict[str, Any] = {"operational": True}
-"""Marks a field that says how, not what, to compute: it is left out of every fingerprint."""
+from topr_pipeline.inputs import (
+    Columns,
+    FilePrompts,
+    FolderPolicy,
+    GgufPolicy,
+    HubPolicy,
+    HubPrompts,
+    Policy,
+    Prompts,
+    Rows,
+    Shot,
+    Template,
+    TinyPolicy,
+    WordProblems,
+)
+from topr_pipeline.section import (
+    OPERATIONAL,
+    Float,
+    Int,
+    Momentum,
+    Natural,
+    OpenShare,
+    Positive,
+    PositiveFloat,
+    Section,
+    Share,
+    fingerprint,
+    known_or_dotted,
+    no_bool,
+)
 
+__all__ = [
+    "OPERATIONAL",
+    "AnnaKarenina",
+    "Bounds",
+    "Columns",
+    "Evaluation",
+    "Experiment",
+    "FilePrompts",
+    "FolderPolicy",
+    "GgufPolicy",
+    "HubPolicy",
+    "HubPrompts",
+    "Mix",
+    "MixStep",
+    "ObjectiveName",
+    "Policy",
+    "Prompts",
+    "RewardLimits",
+    "RewardValues",
+    "Rewards",
+    "Rows",
+    "Sampling",
+    "Section",
+    "Server",
+    "Shot",
+    "Template",
+    "TinyPolicy",
+    "Training",
+    "Uniform",
+    "Vllm",
+    "WordProblems",
+    "fingerprint",
+]
 
-def _no_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("a number is wanted, not true or false")
-    return value
-
-
-_Int = Annotated[int, BeforeValidator(_no_bool)]
-_Float = Annotated[float, BeforeValidator(_no_bool)]
-Positive = Annotated[_Int, Field(ge=1)]
-Natural = Annotated[_Int, Field(ge=0)]
-PositiveFloat = Annotated[_Float, Field(gt=0)]
-Share = Annotated[_Float, Field(ge=0, le=1)]
-OpenShare = Annotated[_Float, Field(gt=0, lt=1)]
-Momentum = Annotated[_Float, Field(ge=0, lt=1)]
-
-
-def _known_or_dotted(*names: str) -> AfterValidator:
-    def check(value: str) -> str:
-        prefix, colon, path = value.partition("python:")
-        parts = path.strip().replace(":", ".").split(".")
-        dotted = colon and not prefix and path.count(":") == 1
-        if value in names or (dotted and all(part.isidentifier() for part in parts)):
-            return value.replace(" ", "")
-        accepted = ", ".join(names)
-        raise ValueError(f"accepted: {accepted}, or 'python: package.module:function'")
-
-    return AfterValidator(check)
-
-
-EngineName = Annotated[str, _known_or_dotted("transformers", "vllm", "server", "fake")]
+EngineName = Annotated[str, known_or_dotted("transformers", "vllm", "server", "fake")]
 
 
 def _base_url(value: str) -> str:
@@ -76,210 +100,8 @@ def _base_url(value: str) -> str:
 
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 VerifierName = Annotated[
-    str, _known_or_dotted("gsm8k", "math", "exact", "choice", "verdict", "reasoning_gym")
+    str, known_or_dotted("gsm8k", "math", "exact", "choice", "verdict", "reasoning_gym")
 ]
-
-
-class Section(BaseModel):
-    """Base of every section: frozen, finite numbers, unknown keys refused with what is accepted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _explain_unknown_keys(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        try:
-            return handler(value)
-        except ValidationError as error:
-            raise ValidationError.from_exception_data(
-                error.title, [cls._explained(detail, value) for detail in error.errors()]
-            ) from None
-
-    @classmethod
-    def _explained(cls, detail: ErrorDetails, value: Any) -> InitErrorDetails:
-        loc = _without_union_tags(detail["loc"], value)
-        if detail["type"] != "extra_forbidden" or len(loc) != 1:
-            return cast(InitErrorDetails, {**detail, "loc": loc})
-        key = str(loc[0])
-        near = difflib.get_close_matches(key, cls.model_fields, 1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        message = f"unknown key {key!r}{hint}; accepted: {', '.join(cls.model_fields)}"
-        return InitErrorDetails(
-            type="value_error",
-            loc=loc,
-            input=detail["input"],
-            ctx={"error": ValueError(message)},
-        )
-
-
-def _without_union_tags(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ...]:
-    """`loc` as the path of keys in the YAML: pydantic adds the tag of a discriminated union."""
-    path: list[int | str] = []
-    for at, part in enumerate(loc):
-        match value:
-            case Mapping():
-                if part not in value and (at + 1 < len(loc) or part in value.values()):
-                    continue
-                value = value.get(part)
-            case list() | tuple():
-                value = value[part] if isinstance(part, int) and part < len(value) else None
-            case str() | int() | float():
-                continue
-        path.append(part)
-    return tuple(path)
-
-
-# ------------------------------------------------------------------------------------- policy
-
-
-class TinyPolicy(Section):
-    """A small Llama-architecture model, pre-trained on noisy demonstrations of `word_problems`."""
-
-    source: Literal["tiny"]
-    hidden_size: Positive = 96
-    layers: Positive = 2
-    heads: Positive = 4
-    feed_forward: Positive = 256
-    pretrain_steps: Natural = 450
-    batch_size: Positive = 64
-    learning_rate: PositiveFloat = 4e-3
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
-        if self.hidden_size % (2 * self.heads):
-            raise ValueError(
-                f"hidden_size {self.hidden_size} must be a multiple of 2 x heads ({2 * self.heads})"
-            )
-        return self
-
-
-SavedDtype = Literal["float32", "bfloat16"] | None
-
-
-class FolderPolicy(Section):
-    """A local folder in Hugging Face format; `path` is relative to the project's root."""
-
-    source: Literal["folder"]
-    path: str
-    dtype: SavedDtype = Field(default=None, description="of the saved weights; null: as they are")
-    trust_remote_code: bool = False
-
-
-class HubPolicy(Section):
-    """A model of the Hugging Face Hub; a commit as `revision` never changes, a branch may."""
-
-    source: Literal["hub"]
-    id: Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")]
-    revision: str = "main"
-    dtype: SavedDtype = Field(default=None, description="of the saved weights; null: as they are")
-    trust_remote_code: bool = False
-
-
-class GgufPolicy(Section):
-    """A GGUF file, dequantised: a path, or `package:name/file` in an installed Python package."""
-
-    source: Literal["gguf"]
-    path: Annotated[str, Field(pattern=r"\.gguf$")]
-    dtype: Literal["float32", "bfloat16"] = "float32"
-
-
-Policy = Annotated[
-    TinyPolicy | FolderPolicy | HubPolicy | GgufPolicy, Field(discriminator="source")
-]
-
-
-# ------------------------------------------------------------------------------------- prompts
-
-
-class WordProblems(Section):
-    """Generated word problems; `split` (null: that of the section) says from which half.
-
-    The halves share no problem, not even under other names or with other things.
-    """
-
-    source: Literal["word_problems"]
-    count: Positive
-    split: Literal["train", "eval"] | None = None
-    steps: tuple[Positive, Positive] = (1, 3)
-    style: Literal["words", "english"] = Field(
-        default="words", description="single words for the tiny policy, or plain English"
-    )
-
-    @field_validator("steps")
-    @classmethod
-    def _ordered(cls, value: tuple[int, int]) -> tuple[int, int]:
-        if value[0] > value[1] or value[1] > 5:
-            raise ValueError(f"steps {list(value)} must be [fewest, most] with most <= 5")
-        return value
-
-
-class Columns(Section):
-    """Which columns hold what; `gold_format: gsm8k` takes what follows `####` in the gold."""
-
-    prompt: str = "prompt"
-    gold: str = "gold"
-    gold_format: Literal["plain", "gsm8k"] = "plain"
-
-
-class Rows(Section):
-    """Problems that were collected, one a row.
-
-    `doubtful` prompts are those with several golds, and training prompts that are also evaluated
-    on; they are refused, or dropped.
-    """
-
-    columns: Columns = Columns()
-    limit: Positive | None = None
-    doubtful: Literal["refuse", "drop"] = "refuse"
-
-
-class FilePrompts(Rows):
-    """JSONL, CSV or Parquet: a file, a folder or a pattern, relative to the project's root."""
-
-    source: Literal["files"]
-    path: str
-
-
-class HubPrompts(Rows):
-    """A data set of the Hugging Face Hub, or whatever `datasets.load_dataset` takes as a name."""
-
-    source: Literal["hub"]
-    name: str
-    config: str | None = None
-    split: str
-    revision: str | None = None
-
-
-Prompts = Annotated[WordProblems | FilePrompts | HubPrompts, Field(discriminator="source")]
-
-
-class Shot(Section):
-    """A worked example."""
-
-    prompt: str
-    answer: str
-
-
-class Template(Section):
-    """What the policy reads of a question: `text`, worked examples before it, chat turns around it.
-
-    `{prompt}` in `text` is the question, `{answer}` is where the policy goes on (default: after the
-    text). `examples` are worked ones, or a file with the columns `prompt` and `answer`.
-    """
-
-    text: str = "{prompt}"
-    chat: bool = Field(default=False, description="in turns, by the policy's own chat template")
-    system: str | None = None
-    examples: tuple[Shot, ...] | str = ()
-    separator: str = Field(default="\n\n", description="between examples, unless chat")
-
-    @field_validator("text")
-    @classmethod
-    def _placeholders(cls, value: str) -> str:
-        head, _, tail = value.partition("{answer}")
-        if head.count("{prompt}") != 1 or "{prompt}" in tail or "{answer}" in tail:
-            raise ValueError("one {prompt} is wanted and, after it, at most one {answer}")
-        return value
 
 
 # ------------------------------------------------------------------------------------- sampling
@@ -329,7 +151,7 @@ class Sampling(Section):
     prompts_per_iteration: Positive | None = None
     samples_per_prompt: Positive = 8
     temperature: PositiveFloat = 1.0
-    top_p: Annotated[_Float, Field(gt=0, le=1)] = 1.0
+    top_p: Annotated[Float, Field(gt=0, le=1)] = 1.0
     top_k: Natural = 0
     max_tokens: Positive = 512
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
@@ -361,10 +183,10 @@ class Sampling(Section):
 class RewardValues(Section):
     """Reward per outcome; `null` is never trained on, and an unverifiable sample never is."""
 
-    correct: _Float | None = 1.0
-    incorrect: _Float | None = -1.0
-    invalid: _Float | None = -1.0
-    truncated: _Float | None = -1.0
+    correct: Float | None = 1.0
+    incorrect: Float | None = -1.0
+    invalid: Float | None = -1.0
+    truncated: Float | None = -1.0
     unverifiable: None = None
 
 
@@ -424,7 +246,7 @@ class Mix(Section):
     """
 
     steps: tuple[MixStep, ...] = (Uniform(strategy="uniform"),)
-    baseline: Annotated[_Float, Field(ge=-1, le=1)] | None = None
+    baseline: Annotated[Float, Field(ge=-1, le=1)] | None = None
     effective_positive_share: OpenShare | None = None
     min_positives: Natural = Field(default=1, json_schema_extra=OPERATIONAL)
     min_negatives: Natural = Field(default=1, json_schema_extra=OPERATIONAL)
@@ -438,7 +260,7 @@ class Mix(Section):
 
 # ------------------------------------------------------------------------------------- training
 
-Bound = Annotated[float, AllowInfNan(True), Field(ge=0), BeforeValidator(_no_bool)]
+Bound = Annotated[float, AllowInfNan(True), Field(ge=0), BeforeValidator(no_bool)]
 
 
 class Bounds(Section):
@@ -477,13 +299,13 @@ class Training(Section):
     schedule: Literal["constant", "cosine"] = "constant"
     warmup_steps: Natural = 0
     betas: tuple[Momentum, Momentum] = (0.9, 0.999)
-    weight_decay: Annotated[_Float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[Float, Field(ge=0)] = 0.0
     max_grad_norm: PositiveFloat = 1.0
     epochs: Positive = 1
     batch_size: Positive = 64
     micro_batch_size: Positive = Field(default=64, description="samples per forward pass")
     dtype: Literal["float32", "bfloat16"] = "float32"
-    ratio_limits: tuple[_Float, _Float] = Field(
+    ratio_limits: tuple[Float, Float] = Field(
         default=(0.97, 1.03),
         description="mean clipped ratio on the first batch that the blocking check accepts",
         json_schema_extra=OPERATIONAL,
@@ -502,7 +324,7 @@ class Evaluation(Section):
 
     samples_per_prompt: Positive = 8
     temperature: PositiveFloat = 1.0
-    top_p: Annotated[_Float, Field(gt=0, le=1)] = 1.0
+    top_p: Annotated[Float, Field(gt=0, le=1)] = 1.0
     top_k: Natural = 0
     max_tokens: Positive | None = Field(default=None, description="null: that of sampling")
     k: tuple[Positive, ...] = Field(
@@ -539,11 +361,11 @@ class Experiment(Section):
     description: str = ""
     owners: tuple[str, ...] = ()
     tags: Mapping[str, str] = {}
-    seed: Annotated[_Int, Field(ge=0, lt=2**31)] = 0
+    seed: Annotated[Int, Field(ge=0, lt=2**31)] = 0
     threads: Positive | None = Field(
         default=None, description="CPU threads of torch; results are equal bit by bit at one count"
     )
-    iterations: Annotated[_Int, Field(ge=0, le=999)]
+    iterations: Annotated[Int, Field(ge=0, le=999)]
     policy: Policy
     prompts: Prompts
     eval_prompts: Prompts
@@ -557,30 +379,3 @@ class Experiment(Section):
     def seed_for(self, use: str) -> int:
         """A seed of its own for each use, derived from the experiment's."""
         return int(fingerprint(use, self.seed), 16) % 2**31
-
-
-def fingerprint(*parts: BaseModel | str | int | float | None) -> str:
-    """Hash of what `parts` say, the same on every machine; operational fields are left out."""
-    said = [_said(p) if isinstance(p, BaseModel) else p for p in parts]
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _said(model: BaseModel) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for name, field in type(model).model_fields.items():
-        extra = field.json_schema_extra
-        if isinstance(extra, dict) and extra.get("operational"):
-            continue
-        value = getattr(model, name)
-        result[name] = _said_value(value)
-    return result
-
-
-def _said_value(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return _said(value)
-    if isinstance(value, tuple | list):
-        return [_said_value(v) for v in value]
-    if isinstance(value, Mapping):
-        return {str(k): _said_value(v) for k, v in value.items()}
-    return value
