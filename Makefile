@@ -14,7 +14,7 @@ dev: $(READY)
 	DAGSTER_HOME=$(CURDIR) $(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p 3000
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .
