@@ -133,7 +133,9 @@ def binomial(n: Value, k: Value) -> Value:
     """n over k for whole numbers; Oversized where it has far too many digits."""
     if not all(isinstance(v, Fraction) and v.denominator == 1 and v >= 0 for v in (n, k)):
         raise Unsupported("binomial")
-    if n > 2000 and min(k, n - k) > 100:
+    if k > n:
+        return Fraction(0)
+    if int(n).bit_length() * min(k, n - k) > MAX_BITS:
         raise Oversized("binomial")
     return Fraction(math.comb(int(n), int(k)))
 

@@ -28,6 +28,8 @@ _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 _VULGAR = re.compile("(?<=[0-9])(?=[¼-¾⅐-⅞])")
 _SIGNS = str.maketrans("−‐‑‒–﹣－⁄∕٫٬", "-------//.,")
+_SLICE = 100
+"""Normalising takes quadratic time on a run of combining marks, so it is done in slices."""
 _OTHER_DIGIT = re.compile(r"[^\x00-\x7f]")
 CURRENCY = "$€£¥₹₽₩¢฿₫₴₺"
 
@@ -62,7 +64,9 @@ def plain(text: str) -> str:
     if text.isascii():
         return text
     text = _SUPERSCRIPT.sub(lambda m: "^" + m[0].translate(_SUPERSCRIPTS), text)
-    text = unicodedata.normalize("NFKC", _VULGAR.sub(" ", text)).translate(_SIGNS)
+    text = _VULGAR.sub(" ", text)
+    slices = (text[at : at + _SLICE] for at in range(0, len(text), _SLICE))
+    text = "".join(unicodedata.normalize("NFKC", s) for s in slices).translate(_SIGNS)
     return _OTHER_DIGIT.sub(_ascii_digit, text)
 
 

@@ -22,7 +22,7 @@ _RELATIONS = {"=", "<", ">", "\\le", "\\ge", "\\ne", "\\approx", "\\equiv", "\\s
 _REALS = ["\\mathbb", "{", "R", "}"]
 _FLIPPED = {"<": ">", "\\le": "\\ge"}
 _MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[clr|]*\})?(.*?)\\end\{\1\}", re.DOTALL)
-_LETTERS = r"\\?[A-Za-z]+'*(?:_\{?[A-Za-z0-9]+\}?)?'*"
+_LETTERS = r"\\?[A-Za-z]+(?:_\{?[A-Za-z0-9]+\}?)?'*"
 _NAME = re.compile(
     rf"(?:«[^»]*»|{_LETTERS}(?:\({_LETTERS}(?:,{_LETTERS})*\))?|\({_LETTERS}(?:,{_LETTERS})+\)"
     rf"|{_LETTERS}:{_LETTERS}|\\frac\{{[A-Z]+\}}\{{[A-Z]+\}})"

@@ -74,7 +74,7 @@ def boxes(text: str) -> Iterator[Statement]:
     if not starts:
         return
     opened: list[tuple[int, int] | None] = []
-    closed: list[Statement] = []
+    closed: list[tuple[int, int, int]] = []  # begin, begin and end of the content
     for match in _BRACES.finditer(text, min(starts)):
         token = match[0]
         if token == "{":
@@ -83,11 +83,12 @@ def boxes(text: str) -> Iterator[Statement]:
             opened.append((match.start(), match.end()))
         elif token == "}" and opened and (box := opened.pop()):
             start, inner = box
-            while closed and closed[-1].start > start:
+            while closed and closed[-1][0] > start:
                 closed.pop()
-            if text[inner : match.start()].strip():
-                closed.append(Statement(text[inner : match.start()], start, match.end()))
-    yield from closed
+            closed.append((start, inner, match.start()))
+    for start, inner, end in closed:
+        if text[inner:end].strip():
+            yield Statement(text[inner:end], start, end + 1)
 
 
 def tagged(text: str) -> Iterator[Statement]:
