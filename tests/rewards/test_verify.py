@@ -138,7 +138,7 @@ def test_an_error_in_a_verifier_of_ours_costs_its_row_alone(monkeypatch):
             raise KeyError(answer)
         return gold == answer
 
-    fake = verifiers.Verifier("fake", "1", extract, verifiers.whole, compare)
+    fake = verifiers.Verifier("fake", "1", extract, str.strip, compare)
     monkeypatch.setattr(verifiers, "find", lambda _: fake)
     rows = pl.DataFrame({"text": ["a", "bad", "worse"], "gold": "a", "finish_reason": "stop"})
     table, _ = grade(rows, Rewards())

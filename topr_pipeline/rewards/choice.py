@@ -52,8 +52,3 @@ def gold(text: str) -> str | None:
     bare = _COMMAND.sub(" ", text).strip()[:LONGEST_ALONE]
     match = _ALONE.fullmatch(bare) or _LEADING.match(text) or _BOXED.fullmatch(text.strip())
     return match[1].upper() if match and len(text.strip()) > 0 else None
-
-
-def compare(gold: str, answer: str) -> bool:
-    """The same letter?"""
-    return gold == answer

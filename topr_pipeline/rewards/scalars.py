@@ -27,6 +27,7 @@ _BASE = re.compile(r"\(?([0-9A-F]*\d[0-9A-F]*)\)?_\{?(?:\\text\{)?(\d{1,2})\}?")
 _LEADING_WORDS = re.compile(r"«[^»]*»([^«»]+)")
 _GARBAGE = re.compile(r"[^\x00-\x7f°]|(?<![\\A-Za-z])[A-Za-z]{4,}")
 _GROUPED = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?[%°]?")
+_TIME = re.compile(r"\d{1,2}:\d\d")
 _INFINITE = ("\\infty", "+\\infty", "-\\infty")
 _WORDS = re.compile(r"«([^»]*)»|([A-Za-z][A-Za-z' .-]+)|\(?([A-Z])\)?")
 
@@ -38,6 +39,8 @@ def same(gold: str, answer: str) -> bool | None:
     gold, answer = _bare(gold), _bare(answer)
     if gold == answer:
         return True
+    if _TIME.fullmatch(gold) and _TIME.fullmatch(answer):
+        return gold.lstrip("0") == answer.lstrip("0")
     if gold in _INFINITE or answer in _INFINITE:
         return gold.removeprefix("+") == answer.removeprefix("+")
     if "_" in gold or "_" in answer:

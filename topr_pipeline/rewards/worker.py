@@ -1,7 +1,7 @@
 """A worker process: judges pairs that it reads from its standard input, one JSON line each way.
 
-Started by `pool` as `python worker.py MODULE:FUNCTION MEMORY_MIB PARENT`. It may hang, grow or crash; the
-pool kills it then and starts another.
+Started by `pool` as `python worker.py MODULE:FUNCTION MEMORY_MIB PARENT`. It may hang, grow or
+crash; the pool kills it then and starts another.
 """
 
 import contextlib
