@@ -5,7 +5,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from topr_pipeline.rewards import expression, numbers, units
-from topr_pipeline.rewards.fields import Oversized, Unsupported
+from topr_pipeline.rewards.fields import Imprecise, Oversized, Unsupported
 from topr_pipeline.rewards.markup import tokens
 
 MAX_TOKENS = 1500
@@ -155,7 +155,7 @@ def unreadable(text: str) -> bool:
         return False
     try:
         expression.evaluate(tokens(text)[:MAX_TOKENS], 0)
-    except (Unsupported, ArithmeticError, ValueError):
+    except (Unsupported, Imprecise, ArithmeticError, ValueError):
         return True
     except Oversized:
         return False
@@ -180,7 +180,10 @@ def _decimal(gold: str, answer: str) -> bool:
     for decimal, other in ((value(answer), gold), (value(gold), answer)):
         if decimal is None or decimal.decimals is None:
             continue
-        exact = expression.evaluate(tokens(other), 0)
+        try:
+            exact = expression.evaluate(tokens(other), 0)
+        except Imprecise:
+            continue
         if isinstance(exact, complex) and exact.imag == 0 and abs(exact.real) < 1e9:
             return numbers.same(numbers.Quantity(Fraction(exact.real)), decimal)
     return False
