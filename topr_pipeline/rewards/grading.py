@@ -64,8 +64,8 @@ def grade(
 ) -> tuple[pl.DataFrame, VerifyReport]:
     """Grade `rows` (columns text, gold, finish_reason, and the IDS if any), in order.
 
-    Returns the IDS and the columns answer, outcome, reward, verifier and detail, and how it went. Raises
-    ToprError for a verifier that is unknown or cannot be imported.
+    Returns the IDS and the columns answer, outcome, reward, verifier and detail, and how it went.
+    Raises ToprError for a verifier that is unknown or cannot be imported.
     """
     started = time.monotonic()
     verifier = verifiers.find(rewards.verifier)

@@ -18,7 +18,12 @@ _DRESS = re.compile(
 )
 _FRACTION = re.compile(r"\\[dt]?frac\s?\{([^{}]{1,40})\}\s?\{([^{}]{1,40})\}")
 _INSTEAD = re.compile(r"\b(?:it is|it's|it was|but|rather|instead)\b", re.IGNORECASE)
-_OPERATOR = re.compile(r"\s*(?:[+*^×÷/=<>]|-\s?\d|:\d|[xX]\s?\d|[xyzn]\b)")
+_OPERATOR = re.compile(
+    r"\s*(?:[+*^×÷/=<>]|-\s?\d|:\d|[xX]\s?\d|[xyzn]\b|\.\d"
+    r"|(?:of|times|minus|plus|(?:more|less|fewer|greater) than|(?:divided|multiplied) by) \$?[\d(])",
+    re.IGNORECASE,
+)
+_UP_TO_EQUALS = re.compile(r"(?:(?!\b(?:because|since|where|when|if|as|with|for)\b)[^=.,;:(])*=")
 _HEDGE = re.compile(r"\s*,?\s*(?:or|and|to)\s+[$]?\d|,\s?\d", re.IGNORECASE)
 
 
@@ -61,7 +66,7 @@ def _number(line: str, start: int) -> str | None:
     span = numbers.find(line, start)
     if span is None:
         return None
-    if _OPERATOR.match(line, span[1]):
+    if _OPERATOR.match(line, span[1]) or _UP_TO_EQUALS.match(line, span[1]):
         equals = line.rfind("=", span[1])
         return _number(line, equals + 1) if equals >= 0 else None
     if _HEDGE.match(line, span[1]):

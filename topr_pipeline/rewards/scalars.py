@@ -27,6 +27,13 @@ _BASE = re.compile(r"\(?([0-9A-F]*\d[0-9A-F]*)\)?_\{?(?:\\text\{)?(\d{1,2})\}?")
 _LEADING_WORDS = re.compile(r"«[^»]*»([^«»]+)")
 _GARBAGE = re.compile(r"[^\x00-\x7f°]|(?<![\\A-Za-z])[A-Za-z]{4,}")
 _GROUPED = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?[%°]?")
+_PRIMES = re.compile(r"(?<=[A-Za-z)}'])'")
+_DENIAL = re.compile(
+    r"«[^»]*\b(?:not|never|negative|minus|than|least|most|wrong|incorrect|false|or|isn't)\b[^»]*»"
+    r"|\d(?:is)?(?:not|wrong|incorrect|false|or(?:more|less)|(?:less|more)than)(?:correct|right)?$",
+    re.IGNORECASE,
+)
+_SIGN_WORD = re.compile(r"«(?:minus|negative)»(?=[\d.\\])", re.IGNORECASE)
 _TIME = re.compile(r"\d{1,2}:\d\d")
 _INFINITE = ("\\infty", "+\\infty", "-\\infty")
 _WORDS = re.compile(r"«([^»]*)»|([A-Za-z][A-Za-z' .-]+)|\(?([A-Z])\)?")
@@ -34,7 +41,10 @@ _WORDS = re.compile(r"«([^»]*)»|([A-Za-z][A-Za-z' .-]+)|\(?([A-Z])\)?")
 
 def same(gold: str, answer: str) -> bool | None:
     """True or False where certain, None where it takes symbolic work. Both texts are tidy."""
-    if units.clash(gold, answer):
+    gold, answer = _SIGN_WORD.sub("-", gold), _SIGN_WORD.sub("-", answer)
+    if units.clash(gold, answer) or _denies(gold) != _denies(answer):
+        return False
+    if len(_PRIMES.findall(gold)) != len(_PRIMES.findall(answer)):
         return False
     gold, answer = _bare(gold), _bare(answer)
     if gold == answer:
@@ -60,6 +70,11 @@ def same(gold: str, answer: str) -> bool | None:
     if _GARBAGE.search(answer) and not _GARBAGE.search(gold):
         return False
     return _same_expressions(gold, answer)
+
+
+def _denies(text: str) -> bool:
+    """Do words take back or bound the number beside them: `12 is wrong`, `at least 12`?"""
+    return len(text) <= MAX_UNIT_TEXT and _DENIAL.search(text) is not None
 
 
 def grouped(text: str) -> list[str] | None:

@@ -27,6 +27,7 @@ _NAME = re.compile(
     rf"(?:«[^»]*»|{_LETTERS}(?:\({_LETTERS}(?:,{_LETTERS})*\))?|\({_LETTERS}(?:,{_LETTERS})+\)"
     rf"|{_LETTERS}:{_LETTERS}|\\frac\{{[A-Z]+\}}\{{[A-Z]+\}})"
 )
+_CONSTANT = re.compile(r"(?:\\(?:frac|sqrt|cdot|pi)|[^A-Za-z\\«])+")
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def _relation(text: str, items: tuple[Shape, ...], signs: list[str]) -> Shape:
                 return items[0]
         else:
             signs = ["=", *signs[1:]]
-    if set(signs) <= {"="} and _NAME.fullmatch(items[0].text):
+    if set(signs) <= {"="} and _NAME.fullmatch(items[0].text) and _consistent(items[1:]):
         return Shape("assignment", text, items[-1:], name=items[0].text)
     if len(signs) == 2 and signs[0] in _FLIPPED.values() and signs[1] in _FLIPPED.values():
         back = {v: k for k, v in _FLIPPED.items()}
@@ -195,6 +196,12 @@ def _relation(text: str, items: tuple[Shape, ...], signs: list[str]) -> Shape:
     if len(signs) == 1 and signs[0] in ("<", ">", "\\le", "\\ge"):
         return _half_line(text, items, signs[0])
     return Shape("relation", text, items, brackets=" ".join(signs))
+
+
+def _consistent(sides: Sequence[Shape]) -> bool:
+    """Do the constants among the sides of `x = a = b` agree? `3 = 5` states nothing."""
+    constants = [side for side in sides if _CONSTANT.fullmatch(side.text)]
+    return all(same(constants[-1], side) is not False for side in constants[:-1])
 
 
 def _half_line(text: str, items: tuple[Shape, ...], sign: str) -> Shape:
@@ -235,7 +242,8 @@ def same(gold: Shape, answer: Shape) -> bool | None:
             return same(gold.items[0], answer)
         return True if _same_equation(gold, answer) else None
     if answer.kind == "relation" and gold.kind not in ("relation", "matrix"):
-        return same(gold, answer.items[-1]) if set(answer.brackets.split()) == {"="} else False
+        chain = set(answer.brackets.split()) == {"="} and _consistent(answer.items)
+        return same(gold, answer.items[-1]) if chain else False
     if "relation" in (gold.kind, answer.kind):
         if _same_equation(gold, answer):
             return True
