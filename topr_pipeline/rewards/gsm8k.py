@@ -20,7 +20,8 @@ _FRACTION = re.compile(r"\\[dt]?frac\s?\{([^{}]{1,40})\}\s?\{([^{}]{1,40})\}")
 _INSTEAD = re.compile(r"\b(?:it is|it's|it was|but|rather|instead)\b", re.IGNORECASE)
 _OPERATOR = re.compile(
     r"\s*(?:[+*^×÷/=<>]|-\s?\d|:\d|[xX]\s?\d|[xyzn]\b|\.\d"
-    r"|(?:of|times|minus|plus|(?:more|less|fewer|greater) than|(?:divided|multiplied) by) \$?[\d(])",
+    r"|(?:of|times|minus|plus|(?:more|less|fewer|greater) than|(?:divided|multiplied) by)"
+    r" \$?[\d(])",
     re.IGNORECASE,
 )
 _UP_TO_EQUALS = re.compile(r"(?:(?!\b(?:because|since|where|when|if|as|with|for)\b)[^=.,;:(])*=")

@@ -200,6 +200,7 @@ class _Worker:
         self.chunk: list[int] = []
         self.replies: list[dict[str, Any]] = []
         self.buffer = b""
+        self.fatal: ToprError | None = None
         self.ready = self.ended = self.batch = False
         self.deadline = time.monotonic() + STARTUP_SECONDS
 
@@ -232,10 +233,11 @@ class _Worker:
         replies, self.replies = self.replies, []
         for reply in replies:
             if "fatal" in reply:
-                raise ToprError(
+                self.fatal = ToprError(
                     f"rewards.verifier: {self.function} cannot be used: importing it "
                     f"{reply['fatal']}; wanted is 'python: package.module:function'"
                 )
+                continue
             self.deadline = time.monotonic() + self.limits.seconds
             if "ready" in reply:
                 self.ready, self.batch = True, reply["batch"]
@@ -250,6 +252,8 @@ class _Worker:
 
         A ToprError where it did not even start.
         """
+        if self.fatal:
+            return self.fatal
         if self.ended:
             code = self.process.wait()
             if not self.ready:

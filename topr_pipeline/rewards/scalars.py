@@ -42,8 +42,10 @@ _WORDS = re.compile(r"«([^»]*)»|([A-Za-z][A-Za-z' .-]+)|\(?([A-Z])\)?")
 def same(gold: str, answer: str) -> bool | None:
     """True or False where certain, None where it takes symbolic work. Both texts are tidy."""
     gold, answer = _SIGN_WORD.sub("-", gold), _SIGN_WORD.sub("-", answer)
-    if units.clash(gold, answer) or _denies(gold) != _denies(answer):
+    bare = units.compare(gold, answer)
+    if bare is None or _denies(gold) != _denies(answer):
         return False
+    gold, answer = bare
     if len(_PRIMES.findall(gold)) != len(_PRIMES.findall(answer)):
         return False
     gold, answer = _bare(gold), _bare(answer)

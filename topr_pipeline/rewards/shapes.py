@@ -232,6 +232,8 @@ def same(gold: Shape, answer: Shape) -> bool | None:
         return True
     if answer.kind == "assignment" and gold.kind not in ("assignment", "relation"):
         return same(gold, answer.items[-1])
+    if answer.brackets in ("= =", "= = =") and not _consistent(answer.items):
+        return False
     if gold.kind == "assignment":
         if answer.kind == "assignment":
             verdict = same(gold.items[0], answer.items[0])

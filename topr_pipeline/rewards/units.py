@@ -36,16 +36,21 @@ Unit = list[tuple[str, int]]
 """Names with their powers, what follows a `/` or "per" after the first."""
 
 
-def clash(gold: str, answer: str) -> bool:
-    """Do two tidy texts name two different units, both known: `15 cm` and `15 m`?"""
+def compare(gold: str, answer: str) -> tuple[str, str] | None:
+    """Two tidy texts, without their unit where both name the same one; None if they clash.
+
+    Units clash if both are known and differ: `15 cm` and `15 m`.
+    """
     if not (gold[-1:].isalpha() or gold[-1:] in "»}.") or len(gold) + len(answer) > 400:
-        return False
+        return gold, answer
     left, right = _unit(gold), _unit(answer)
-    return left is not None and right is not None and left != right
+    if left is None or right is None:
+        return gold, answer
+    return (left[0], right[0]) if left[1] == right[1] else None
 
 
-def _unit(text: str) -> Unit | None:
-    """The unit at the end of `15«square inches»`, `15cm^{2}` or `15km/h`, if all of it is known."""
+def _unit(text: str) -> tuple[str, Unit] | None:
+    """Number and unit of `15«square inches»`, `15cm^{2}` or `15km/h`, if all of it is known."""
     starts = [m.start() for m in re.finditer(r"[\d}°%)]\s*[«A-Za-z.]", text)]
     tail = _TAIL.fullmatch(text, starts[-1]) if starts else None
     if tail is None:
@@ -58,4 +63,4 @@ def _unit(text: str) -> Unit | None:
         if match is None or name is None:
             return None
         unit.append((name, int(match[3] or _WORD_POWERS[match[1][:2]])))
-    return unit
+    return text[: starts[-1] + 1], unit
