@@ -14,7 +14,7 @@ SHARED = Path(__file__).parents[2].parent / "shared"
 
 
 SAME_VALUE = {
-    ("1/2", "\\frac12"), ("1", "\\sin^2 x+\\cos^2 x"), ("2\\frac14", "\\cos(60^\\circ)"),
+    ("1/2", "\\frac12"), ("1", "\\sin^2 x+\\cos^2 x"),
     ("[1/2,3]", "\\begin{pmatrix} 1/2 \\\\ 3 \\end{pmatrix}"), ("1/2", "\\cos(60^\\circ)"),
     ("2\\frac14", "9/4"), ("\\cos(60^\\circ)", "\\frac12"), ("5", "x=5"),
     ("\\frac34", "\\frac{3}{4}"),

@@ -34,6 +34,7 @@ def lookup(
     kept = kept.unique("key", keep="first")
     wanted = pl.DataFrame({"key": [_key(p) for p in pairs]}).with_row_index("at")
     found = wanted.join(kept, on="key", how="inner")
+    found = found.filter(pl.col("outcome").is_in(tables.OUTCOMES))
     return {at: Verdict(outcome, answer, detail) for at, _, outcome, answer, detail in found.rows()}
 
 

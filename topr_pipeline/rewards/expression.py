@@ -173,11 +173,18 @@ class _Reader:
                 self.next()
                 value = self.field.divide(value, self.signed())
             elif self.starts(token):
-                if token and token[0].isdigit():
-                    raise Unsupported("ambiguous product")
+                if (token and token[0].isdigit()) or self.mixed():
+                    raise Unsupported("no product")
                 value = self.field.multiply(value, self.power())
             else:
                 return value
+
+    def mixed(self) -> bool:
+        """Does a fraction of numbers follow a number: 2\\frac{1}{4}, which is no product?"""
+        following = self.tokens[self.at : self.at + 6]
+        fraction = len(following) == 6 and following[0] == "\\frac" and following[1] == "{"
+        numbers = fraction and following[2].isdigit() and following[5].isdigit()
+        return numbers and self.tokens[self.at - 1].isdigit()
 
     def signed(self) -> Value:
         if self.peek() == "-":

@@ -1,9 +1,10 @@
 """The harness: every distinct (gold, answer) is decided once, the cheap way where there is one."""
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from topr_pipeline.rewards import cache, pool, verifiers
 from topr_pipeline.rewards.pool import Limits, Verdict
 from topr_pipeline.rewards.verifiers import Verifier
 
+_LOG = logging.getLogger(__name__)
 SLOWEST = 10
 REPORT_EVERY = 10_000
 LONG = 20_000
@@ -196,11 +198,25 @@ def _judged(
         return judged
     try:
         for at, verdict in pool.judge(verifier.judge, pairs, limits):
-            judged[at] = verdict
+            judged[at] = _blamed(verdict, pairs[at][1], verifier)
             progress(judged=len(judged), to_judge=len(pairs))
     finally:
-        cache.store(cache_folder, verifier.key, pairs, judged)
+        try:
+            cache.store(cache_folder, verifier.key, pairs, judged)
+        except OSError as error:  # hours of judging are worth more than their cache
+            _LOG.warning("rewards: verdicts could not be kept in %s: %s", cache_folder, error)
     return judged
+
+
+def _blamed(verdict: Verdict, gold: str, verifier: Verifier) -> Verdict:
+    """Beside a clear gold, an answer that cannot be judged in time is wrong: else a policy could
+
+    dodge its punishment with ever larger answers.
+    """
+    failed = not verdict.lasting and verdict.detail != pool.NOT_TRIED
+    if failed and verifier.clear is not None and verifier.clear(gold):
+        return replace(verdict, outcome="incorrect")
+    return verdict
 
 
 def _table(rows: pl.DataFrame) -> pl.DataFrame:

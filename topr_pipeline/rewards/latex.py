@@ -171,3 +171,10 @@ def compare(gold: str, answer: str) -> bool | None:
             return letter == wanted
         right = rest or right
     return shapes.same(shapes.read(left), shapes.read(right))
+
+
+def clear(gold: str) -> bool:
+    """Is the value, or each item, of this gold known here, so that no answer makes it hard?"""
+    shape = shapes.read(markup.tidy(gold)) if len(gold) <= QUICK else None
+    items = shape.items or (shape,) if shape else ()
+    return bool(items) and not any(scalars.unreadable(item.text) for item in items)

@@ -32,6 +32,7 @@ GIVE_UP = 32
 """After so many kills without one verdict between them, the remaining pairs are not tried."""
 MOST_KILLS = 500
 """Nor after so many kills in all, or a tenth of the pairs if that is more."""
+NOT_TRIED = "not tried, after too many others were stopped"
 FAILED_START = 8
 """A worker that does not start, after another has, counts as so many kills."""
 
@@ -168,13 +169,12 @@ def _wait(selector: selectors.BaseSelector, workers: Sequence["_Worker"]) -> Non
 
 
 def _not_tried(work: _Work, workers: list["_Worker"]) -> Iterator[tuple[int, Verdict]]:
-    detail = "not tried, after too many others were stopped"
     for worker in workers:
         work.give_back(worker.close())
     workers.clear()
     while work.left():
         for index in work.take():
-            yield index, Verdict("unverifiable", detail=detail, lasting=False)
+            yield index, Verdict("unverifiable", detail=NOT_TRIED, lasting=False)
 
 
 class _Worker:
@@ -201,7 +201,7 @@ class _Worker:
         self.replies: list[dict[str, Any]] = []
         self.buffer = b""
         self.fatal: ToprError | None = None
-        self.ready = self.ended = self.batch = False
+        self.ready = self.ended = self.batch = self.garbled = False
         self.deadline = time.monotonic() + STARTUP_SECONDS
 
     def send(self, chunk: list[int], pairs: Sequence[tuple[str, str]]) -> None:
@@ -227,7 +227,10 @@ class _Worker:
             self.buffer += block
         self.ended |= block == b""
         *lines, self.buffer = self.buffer.split(b"\n")
-        self.replies.extend(json.loads(line) for line in lines)
+        try:
+            self.replies.extend(json.loads(line) for line in lines)
+        except ValueError:
+            self.garbled = True
 
     def verdicts(self) -> Iterator[tuple[int, Verdict]]:
         replies, self.replies = self.replies, []
@@ -242,6 +245,9 @@ class _Worker:
             if "ready" in reply:
                 self.ready, self.batch = True, reply["batch"]
                 continue
+            if not self.chunk:
+                self.garbled = True
+                break
             lasting = not reply.pop("failed", False)
             yield self.chunk.pop(0), Verdict(lasting=lasting, **reply)
         if self.ready and not self.chunk:
@@ -254,6 +260,8 @@ class _Worker:
         """
         if self.fatal:
             return self.fatal
+        if self.garbled:
+            return Verdict("unverifiable", detail="wrote to the pool's pipe", lasting=False)
         if self.ended:
             code = self.process.wait()
             if not self.ready:

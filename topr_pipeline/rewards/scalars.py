@@ -5,7 +5,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from topr_pipeline.rewards import expression, numbers, units
-from topr_pipeline.rewards.fields import Imprecise, Oversized, Unsupported
+from topr_pipeline.rewards.fields import Imprecise, Oversized, Unsupported, precise
 from topr_pipeline.rewards.markup import tokens
 
 MAX_TOKENS = 1500
@@ -29,7 +29,8 @@ _GARBAGE = re.compile(r"[^\x00-\x7f°]|(?<![\\A-Za-z])[A-Za-z]{4,}")
 _GROUPED = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?[%°]?")
 _PRIMES = re.compile(r"(?<=[A-Za-z)}'])'")
 _DENIAL = re.compile(
-    r"«[^»]*\b(?:not|never|negative|minus|than|least|most|wrong|incorrect|false|or|isn't)\b[^»]*»"
+    r"«[^»]*\b(?:not|never|negative|minus|than|least|most|wrong|incorrect|false|or|isn't"
+    r"|half|third|quarter|twice|double|triple|root|multiple|factor|squared|cubed|pi|hundred|dozen)\b[^»]*»"
     r"|\d(?:is)?(?:not|wrong|incorrect|false|or(?:more|less)|(?:less|more)than)(?:correct|right)?$",
     re.IGNORECASE,
 )
@@ -46,6 +47,8 @@ def same(gold: str, answer: str) -> bool | None:
     if bare is None or _denies(gold) != _denies(answer):
         return False
     gold, answer = bare
+    if {gold[-1:], answer[-1:]} == {"%", "°"}:
+        return False
     if len(_PRIMES.findall(gold)) != len(_PRIMES.findall(answer)):
         return False
     gold, answer = _bare(gold), _bare(answer)
@@ -147,7 +150,7 @@ def words(text: str) -> str | None:
 
 def _reordered(gold: str, answer: str) -> bool:
     """Are two short words rather one product, such as ab and ba?"""
-    return len(gold) <= 4 and sorted(gold) == sorted(answer) and gold.isalpha()
+    return len(gold) <= 3 and gold.islower() and sorted(gold) == sorted(answer) and gold.isalpha()
 
 
 def _same_base(gold: str, answer: str) -> bool | None:
@@ -198,9 +201,10 @@ def _decimal(gold: str, answer: str) -> bool:
         if decimal is None or decimal.decimals is None:
             continue
         try:
-            exact = expression.evaluate(tokens(other), 0)
+            exact = expression.evaluate(tokens(other), 0, precise())
         except Imprecise:
             continue
-        if isinstance(exact, complex) and exact.imag == 0 and abs(exact.real) < 1e9:
-            return numbers.same(numbers.Quantity(Fraction(exact.real)), decimal)
+        if not isinstance(exact, Fraction) and exact.imag == 0 and abs(exact.real) < 1e9:
+            rounded = Fraction(int(exact.real * 10**45), 10**45)
+            return numbers.same(numbers.Quantity(rounded), decimal)
     return False

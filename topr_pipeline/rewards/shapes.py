@@ -27,6 +27,9 @@ _NAME = re.compile(
     rf"(?:«[^»]*»|{_LETTERS}(?:\({_LETTERS}(?:,{_LETTERS})*\))?|\({_LETTERS}(?:,{_LETTERS})+\)"
     rf"|{_LETTERS}:{_LETTERS}|\\frac\{{[A-Z]+\}}\{{[A-Z]+\}})"
 )
+_FUNCTION_VALUE = re.compile(
+    r"(?!\\(?:log|ln|exp|sqrt))(?:\\?[A-Za-z]+|[{}_'|°]|\^\{-1\})+(?:\([^()=]*\))?"
+)
 _CONSTANT = re.compile(r"(?:\\(?:frac|sqrt|cdot|pi)|[^A-Za-z\\«])+")
 
 
@@ -198,6 +201,16 @@ def _relation(text: str, items: tuple[Shape, ...], signs: list[str]) -> Shape:
     return Shape("relation", text, items, brackets=" ".join(signs))
 
 
+def _states(equation: Shape) -> bool:
+    """Does `f(3)=7` or `2+5=7` state its last side? `2x=7` and `3=7` do not."""
+    if set(equation.brackets.split()) != {"="} or not _consistent(equation.items):
+        return False
+    first, *others, _ = equation.items
+    if _FUNCTION_VALUE.fullmatch(first.text):
+        return True
+    return all(_CONSTANT.fullmatch(side.text) for side in (first, *others))
+
+
 def _consistent(sides: Sequence[Shape]) -> bool:
     """Do the constants among the sides of `x = a = b` agree? `3 = 5` states nothing."""
     constants = [side for side in sides if _CONSTANT.fullmatch(side.text)]
@@ -244,8 +257,7 @@ def same(gold: Shape, answer: Shape) -> bool | None:
             return same(gold.items[0], answer)
         return True if _same_equation(gold, answer) else None
     if answer.kind == "relation" and gold.kind not in ("relation", "matrix"):
-        chain = set(answer.brackets.split()) == {"="} and _consistent(answer.items)
-        return same(gold, answer.items[-1]) if chain else False
+        return same(gold, answer.items[-1]) if _states(answer) else False
     if "relation" in (gold.kind, answer.kind):
         if _same_equation(gold, answer):
             return True

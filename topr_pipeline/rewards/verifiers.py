@@ -21,7 +21,8 @@ class Verifier:
     `extract` and `gold` give answer and gold in the form that is compared, None if there is none;
     `compare(gold, answer)` gives None for what only `judge` can tell, a `module:function` that is
     called as `function(answer, gold)` in a worker process. `whole`: the answer is the completion
-    itself, and the function may name another. `build`, with the version, is the cache's key.
+    itself, and the function may name another. `clear`: is a gold so plain that an answer is
+    wrong which cannot be judged beside it within the limits? `build`, with the version, is the cache's key.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Verifier:
     compare: Callable[[str, str], bool | None]
     judge: str | None = None
     whole: bool = False
+    clear: Callable[[str], bool] | None = None
     build: str = ""
 
     @property
@@ -72,7 +74,14 @@ def _math() -> Verifier:
     version = f"{latex.VERSION}+math-verify-{symbolic.math_verify_version()}"
     judge = "topr_pipeline.rewards.symbolic:equal"
     return Verifier(
-        "math", version, latex.extract, latex.gold, latex.quickly, judge, build=_build()
+        "math",
+        version,
+        latex.extract,
+        latex.gold,
+        latex.quickly,
+        judge,
+        clear=latex.clear,
+        build=_build(),
     )
 
 
@@ -110,8 +119,14 @@ def in_worker(verifier: Verifier) -> Verifier:
     """`verifier` with all of its work, reading included, left to a worker process."""
     return Verifier(
         verifier.name, verifier.version, _everything, partial(_named, verifier.name), _undecided,
-        "topr_pipeline.rewards.verifiers:judge_whole", whole=True, build=f"{verifier.build}-whole",
+        "topr_pipeline.rewards.verifiers:judge_whole", whole=True,
+        clear=partial(_clear_named, verifier), build=f"{verifier.build}-whole",
     )  # fmt: skip
+
+
+def _clear_named(verifier: Verifier, gold: str) -> bool:
+    wanted = verifier.gold(gold.partition(":")[2]) if len(gold) < 1000 else None
+    return wanted is not None and verifier.clear is not None and verifier.clear(wanted)
 
 
 def judge_whole(completion: str, gold: str) -> tuple[str, str | None]:

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 OUTCOMES = ("correct", "incorrect", "invalid", "truncated", "unverifiable")
 LONGEST_DETAIL = 300
+_PID = os.getpid()
 UNVERIFIABLE = "unverifiable"
 
 
@@ -116,6 +117,8 @@ def _imported(path: str) -> Callable[..., Any]:
 
 
 def _say(replies: TextIO, message: dict[str, Any]) -> None:
+    if os.getpid() != _PID:  # a copy that the verifier made and that came back
+        os._exit(0)
     replies.write(json.dumps(message) + "\n")
 
 
