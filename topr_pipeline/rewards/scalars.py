@@ -43,15 +43,9 @@ _WORDS = re.compile(r"«([^»]*)»|([A-Za-z][A-Za-z' .-]+)|\(?([A-Z])\)?")
 def same(gold: str, answer: str) -> bool | None:
     """True or False where certain, None where it takes symbolic work. Both texts are tidy."""
     gold, answer = _SIGN_WORD.sub("-", gold), _SIGN_WORD.sub("-", answer)
-    bare = units.compare(gold, answer)
-    if bare is None or _denies(gold) != _denies(answer):
+    if _apart(gold, answer) or (bare := units.compare(gold, answer)) is None:
         return False
-    gold, answer = bare
-    if {gold[-1:], answer[-1:]} == {"%", "°"}:
-        return False
-    if len(_PRIMES.findall(gold)) != len(_PRIMES.findall(answer)):
-        return False
-    gold, answer = _bare(gold), _bare(answer)
+    gold, answer = map(_bare, bare)
     if gold == answer:
         return True
     if _TIME.fullmatch(gold) and _TIME.fullmatch(answer):
@@ -75,6 +69,13 @@ def same(gold: str, answer: str) -> bool | None:
     if _GARBAGE.search(answer) and not _GARBAGE.search(gold):
         return False
     return _same_expressions(gold, answer)
+
+
+def _apart(gold: str, answer: str) -> bool:
+    """Do words, signs or primes tell the two apart, whatever math-verify makes of them?"""
+    if _denies(gold) != _denies(answer) or {gold[-1:], answer[-1:]} == {"%", "°"}:
+        return True
+    return len(_PRIMES.findall(gold)) != len(_PRIMES.findall(answer))
 
 
 def _denies(text: str) -> bool:

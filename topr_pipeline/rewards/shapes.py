@@ -28,7 +28,7 @@ _NAME = re.compile(
     rf"|{_LETTERS}:{_LETTERS}|\\frac\{{[A-Z]+\}}\{{[A-Z]+\}})"
 )
 _FUNCTION_VALUE = re.compile(
-    r"(?!\\(?:log|ln|exp|sqrt))(?:\\?[A-Za-z]+|[{}_'|°]|\^\{-1\})+(?:\([^()=]*\))?"
+    r"(?!\\(?:log|ln|exp|sqrt))(?:\\?[A-Za-z]+|[{}_'|° ]|\^\{-1\})+(?:\([^()=]*\))?"
 )
 _CONSTANT = re.compile(r"(?:\\(?:frac|sqrt|cdot|pi)|[^A-Za-z\\«])+")
 

@@ -21,8 +21,8 @@ class Verifier:
     `extract` and `gold` give answer and gold in the form that is compared, None if there is none;
     `compare(gold, answer)` gives None for what only `judge` can tell, a `module:function` that is
     called as `function(answer, gold)` in a worker process. `whole`: the answer is the completion
-    itself, and the function may name another. `clear`: is a gold so plain that an answer is
-    wrong which cannot be judged beside it within the limits? `build`, with the version, is the cache's key.
+    itself, and the function may name another. `clear`: is a gold so plain that an answer is wrong
+    which cannot be judged beside it within the limits? `build` and the version are the cache's key.
     """
 
     name: str
