@@ -45,7 +45,7 @@ def _statements(text: str) -> Iterator[Statement]:
         if match is None:
             continue
         content = text[match.end() : match.end() + LONGEST].lstrip(" \t\n:*")
-        stated = _stated(content.split("\n", 1)[0])
+        stated = _stated(re.split(r"\n|<\|", content, maxsplit=1)[0])
         if stated is not None:
             yield Statement(stated, match.start(), match.end())
 

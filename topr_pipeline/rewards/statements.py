@@ -10,7 +10,9 @@ from dataclasses import dataclass
 _NEXT_QUESTION = re.compile(
     r"^[ \t]{0,8}[#*]{0,6}[ \t]{0,4}(?:question|problem|exercise|q|human|user|instruction)\b"
     r"[ \t]{0,4}\d{0,4}[ \t]{0,4}\*{0,3}[:.]"
-    r"|<\|(?:im_start|user|start_header_id)\|>",
+    r"|^#{1,6}[ \t]{1,4}(?:question|problem|exercise)\b[ \t]{0,4}\d{0,4}[ \t]{0,4}$"
+    r"|^(?:next|new)\s(?:question|problem)\b|^q\d{1,4}:|\[INST\]"
+    r"|<\|(?:im_start|user|start_header_id|endoftext)\|>",
     re.IGNORECASE | re.MULTILINE,
 )
 _BRACES = re.compile(r"\\boxed\s*\{|\\fbox\s*\{|\\[\s\S]|[{}]")
