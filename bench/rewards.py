@@ -2,20 +2,23 @@
 
     python bench/rewards.py [--rows 240000] [--baseline-rows 6000] [--gsm8k-rows 1000000]
 
-The generator (seed 0): 7,500 golds in the proportions of MATH (about 73 % whole numbers and
-fractions; the rest roots, multiples of pi, polynomials, tuples, intervals, lists, matrices,
-percents and words), 32 samples each. 40 % of the samples are right, half of these in another
-notation (`\\dfrac`, `a/b`, a thousands separator, a reordered sum or list, a product for a
-polynomial). 60 % are wrong: a prompt has a few wrong answers of its own (off by one, sign, inverse,
-a dropped term, another prompt's gold), which recur with probability 1/2, 1/4, ...; 3 % of the
-samples have no box. Completions are 600 to 900 characters of working, with a box at the end.
-math-verify is called as TRL does (parse gold and completion, then verify).
+The generator (seed 0): 7,500 golds, half of them from MATH-500 where ../shared/data has it, the
+others made in the proportions of MATH (about 70 % whole numbers and fractions; the rest roots,
+multiples of pi, polynomials, tuples, intervals, lists, matrices, percents, words, logarithms,
+lines and sums), 32 samples each. 40 % of the samples are right, half of these in another notation
+(`\\dfrac`, `a/b`, a thousands separator, a reordered sum or list, a product for a polynomial).
+60 % are wrong: a prompt has a few wrong answers of its own (off by one, sign, inverse, a dropped
+term, another prompt's gold), which recur with probability 1/2, 1/4, ...; 1 % of these are garbage;
+3 % of the samples have no box. Completions are 600 to 900 characters of working, with a box at the
+end. math-verify is called as TRL does, and its pool is warm. The run fails if one of our verdicts
+is not what the row was made to be.
 
 The baselines run on `--baseline-rows` random rows and are scaled to rows/s, which the table says.
 Peak memory is that of the process and its children, sampled; it includes the rows themselves.
 """
 
 import argparse
+import json
 import logging
 import multiprocessing
 import random
@@ -23,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from pathlib import Path
 
 import polars as pl
 import psutil
@@ -46,7 +50,7 @@ def whole(r: random.Random) -> Golds:
     return (
         str(n),
         other,
-        [str(n + d) for d in (1, -1, 2, 10)] + [str(-n - 1), f"\\frac{{{n}}}{{7}}"],
+        [str(n + d) for d in (1, -1, 2, 10)] + [str(-n - 1), f"\\frac{{{7 * n + 1}}}{{7}}"],
     )
 
 
@@ -120,30 +124,81 @@ def word(r: random.Random) -> Golds:
     return f"\\text{{{a}}}", [a, f"\\textbf{{{a}}}"], [f"\\text{{{w}}}" for w in rest]
 
 
+def logarithm(r: random.Random) -> Golds:
+    a, b = r.randint(2, 9), r.randint(2, 60)
+    other = [f"\\log_{a} {b}", f"\\frac{{\\log {b}}}{{\\log {a}}}"]
+    wrong = [f"\\log_{{{a}}} {b + 1}", f"\\log_{{{a + 1}}} {b}", f"{b}", f"\\log {b}"]
+    return f"\\log_{{{a}}} {b}", other, wrong
+
+
+def line(r: random.Random) -> Golds:
+    a, b, c = r.randint(2, 9), r.randint(1, 9), r.randint(1, 30)
+    other = [f"{2 * a}x+{2 * b}y={2 * c}", f"{a}x={c}-{b}y", f"{b}y = {c} - {a}x"]
+    wrong = [f"{a}x+{b}y={c + 1}", f"{a}x-{b}y={c}", f"{b}x+{a}y={c + 40}", str(c)]
+    return f"{a}x + {b}y = {c}", other, wrong
+
+
+def total(r: random.Random) -> Golds:
+    n, m = r.randint(5, 12), r.randint(1, 5)
+    value = sum(k + m for k in range(1, n + 1))
+    wrong = [f"\\sum_{{k=1}}^{{{n}}} (k+{m + 1})", str(value + 1), "n", str(value - n)]
+    return str(value), [f"\\sum_{{k=1}}^{{{n}}} (k+{m})", f"{value}"], wrong
+
+
 KINDS: list[tuple[Callable[[random.Random], Golds], float]] = [
-    (whole, 0.58), (fraction, 0.15), (root, 0.06), (pi, 0.04), (polynomial, 0.05), (pair, 0.04),
+    (whole, 0.56), (fraction, 0.15), (root, 0.06), (pi, 0.04), (polynomial, 0.05), (pair, 0.04),
     (interval, 0.02), (several, 0.02), (matrix, 0.01), (percent, 0.02), (word, 0.01),
+    (logarithm, 0.005), (line, 0.01), (total, 0.005),
 ]  # fmt: skip
+GARBAGE = (
+    "\\text{I am not sure}", "\\frac{1}{", "x^{2", "??", "\\sum_{k} a_k = S", "\\int f(t)\\,dt",
+)  # fmt: skip
+MATH500 = Path(__file__).parents[2] / "shared" / "data" / "math500.jsonl"
+
+
+def real(golds: list[str], r: random.Random) -> Golds:
+    """A gold of MATH-500, as it is; wrong are others of them."""
+    gold = r.choice(golds)
+    return (
+        gold,
+        [gold.replace("\\frac", "\\dfrac")],
+        [g for g in r.sample(golds, 6) if digits(g) != digits(gold)],
+    )
+
+
+def digits(text: str) -> str:
+    return "".join(c for c in text if c.isdigit())
 
 
 def math_rows(rows: int, samples: int = 32) -> pl.DataFrame:
-    """Columns text, gold, finish_reason; `samples` rows per gold."""
+    """Columns text, gold, right (by construction), finish_reason; `samples` rows per gold."""
     r = random.Random(0)
     kinds, weights = zip(*KINDS, strict=True)
-    golds = [kind(r) for kind in r.choices(kinds, weights, k=-(-rows // samples))]
-    texts, wanted = [], []
+    known = MATH500.read_text().splitlines() if MATH500.exists() else []
+    known = [json.loads(line)["answer"] for line in known]
+    golds = [
+        real(known, r) if known and r.random() < 0.5 else kind(r)
+        for kind in r.choices(kinds, weights, k=-(-rows // samples))
+    ]
+    texts, wanted, rights = [], [], []
     for gold, other, wrong in golds:
-        mistakes = [*r.sample(wrong, len(wrong)), r.choice(golds)[0]]
+        others = [g for g, _, _ in r.sample(golds, 3) if digits(g) != digits(gold)]
+        mistakes = [*r.sample(wrong, len(wrong)), *others, "-8641"]
         for _ in range(samples):
-            if r.random() < 0.4:
+            right = r.random() < 0.4
+            if right:
                 answer = gold if r.random() < 0.5 else r.choice(other)
             else:
                 answer = mistakes[min(geometric(r), len(mistakes) - 1)]
+                answer = r.choice(GARBAGE) if r.random() < 0.01 else answer
             working = f"Attempt {r.randrange(10**9)}. " + WORKING * r.randint(3, 4)
-            end = f"Therefore, the answer is $\\boxed{{{answer}}}$." if r.random() > 0.03 else "So"
+            boxed = r.random() > 0.03
+            end = f"Therefore, the answer is $\\boxed{{{answer}}}$." if boxed else "So"
+            rights.append(right and boxed)
             texts.append(working + end)
             wanted.append(gold)
-    frame = pl.DataFrame({"text": texts, "gold": wanted, "finish_reason": "stop"})
+    frame = pl.DataFrame({"text": texts, "gold": wanted, "right": rights})
+    frame = frame.with_columns(finish_reason=pl.lit("stop"))
     return frame.head(rows)
 
 
@@ -172,12 +227,19 @@ def gsm8k_rows(rows: int) -> pl.DataFrame:
 
 def math_verify_row(row: tuple[str, str]) -> bool:
     """One completion the way that TRL calls math-verify: nothing shared between rows."""
+    from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     text, gold = row
-    config = [LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=True)]
-    return verify(parse(f"${gold}$"), parse(text, config))
+    normalization = NormalizationConfig(
+        basic_latex=True, units=True, malformed_operators=False, nits=False, boxed="all"
+    )
+    config = LatexExtractionConfig(
+        normalization_config=normalization, boxed_match_priority=0, try_extract_without_anchor=False
+    )
+    wanted = parse(f"${gold}$", extraction_mode="first_match")
+    return verify(wanted, parse(text, [config], extraction_mode="first_match"))
 
 
 @contextmanager
@@ -224,12 +286,16 @@ def main() -> None:
     math_verify_row(pairs[0])
     with measured() as single:
         verdicts = [math_verify_row(pair) for pair in pairs]
-    with (
-        measured() as pooled,
-        multiprocessing.get_context("spawn").Pool(options.workers) as processes,
-    ):
-        processes.map(math_verify_row, pairs, chunksize=16)
-    del rows
+    with multiprocessing.get_context("spawn").Pool(options.workers) as processes:
+        processes.map(math_verify_row, pairs[: 8 * options.workers], chunksize=8)  # warm up
+        with measured() as pooled:
+            processes.map(math_verify_row, pairs, chunksize=16)
+    judged = rows.with_columns(table["outcome"])
+    odd = judged.filter((pl.col("outcome") == "correct") != pl.col("right"))
+    mistaken = odd.height
+    for gold, text in odd.unique("gold").select("gold", "text").head(40).rows():
+        Console(width=160).print(f"not as made: {gold} / {text[-70:]}", markup=False)
+    del rows, judged
     gsm8k = gsm8k_rows(options.gsm8k_rows)
     with measured() as numbers:
         grade(gsm8k, Rewards(verifier="gsm8k"))
@@ -243,6 +309,8 @@ def main() -> None:
         ]
     )
     explain(report, table, sample.with_columns(theirs=pl.Series(verdicts)))
+    if mistaken:
+        raise SystemExit(f"{mistaken} verdicts differ from what the rows were made to be")
 
 
 def explain(report: VerifyReport, table: pl.DataFrame, sample: pl.DataFrame) -> None:
@@ -250,7 +318,8 @@ def explain(report: VerifyReport, table: pl.DataFrame, sample: pl.DataFrame) -> 
     console = Console(width=140)
     console.print(
         f"{report.pairs:,} distinct pairs ({report.saved:.1%} of rows repeat one): "
-        f"{report.decided:,} decided exactly, {report.judged:,} by math-verify, "
+        f"{report.decided:,} decided exactly, {report.judged:,} "
+        f"({report.judged / max(report.pairs, 1):.1%}) by math-verify, "
         f"{report.stopped:,} stopped; {(table['outcome'] == 'correct').mean():.1%} correct"
     )
     differ = sample.filter((pl.col("outcome") == "correct") != pl.col("theirs"))

@@ -1,6 +1,9 @@
 """Verifier functions of a user, good and bad; imported by worker processes."""
 
 import os
+import signal
+import subprocess
+import sys
 import time
 
 
@@ -59,6 +62,40 @@ def prints(completion: str, gold: str) -> bool:
     print("x" * 100_000)  # noqa: T201
     os.write(1, b"not json\n")
     return completion == gold
+
+
+def stops_itself_on_7(completion: str, gold: str) -> bool:
+    if int(completion) % 7 == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return completion == gold
+
+
+def tells_pid(completion: str, gold: str) -> tuple[str, str]:
+    sleeps_on_7(completion, gold)
+    return "correct", str(os.getpid())
+
+
+def starts_a_process(completion: str, gold: str) -> bool:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    with open(completion, "w") as file:
+        file.write(str(process.pid))
+    process.wait()
+    return True
+
+
+def reads_input(completion: str, gold: str) -> bool:
+    return completion == gold and sys.stdin.read() == "" and os.read(0, 100) == b""
+
+
+def starts_once(completion: str, gold: str) -> bool:
+    return crashes_on_7(completion, gold)
+
+
+def started() -> None:
+    os.close(os.open(os.environ["TOPR_TEST_STARTED"], os.O_CREAT | os.O_EXCL))
+
+
+setattr(starts_once, "prepare", started)  # noqa: B010
 
 
 @batch

@@ -13,6 +13,15 @@ OWN = Path(__file__).parents[1] / "cases" / "verify_cases.jsonl"
 SHARED = Path(__file__).parents[2].parent / "shared"
 
 
+DIFFERENT = (
+    "5", "-5", "9/4", "\\frac{1}{4}", "\\sqrt{5}", "5\\pi", "x^2-9", "y^2-9", "|x|", "x", "(1,2)",
+    "[1,2)", "2,1,3", "x<5", "2x=5", "52_8", "28\\%", "\\text{even}", "f(x)", "f'(x)", "\\infty",
+    "e^{-200}", "0", "\\begin{pmatrix}1\\\\2\\end{pmatrix}", "7\\text{ cm}^2", "7\\text{ cm}",
+    "ABC", "CBA",
+    "3:1", "12:00",
+)  # fmt: skip
+
+
 def own_cases() -> list[tuple[str, str, str, str]]:
     rows = [json.loads(line) for line in OWN.read_text().splitlines()]
     return [(r["verifier"], r["completion"], r["gold"], r["outcome"]) for r in rows]
@@ -71,6 +80,8 @@ def test_golds_equal_themselves_and_not_each_other():
     math = verifiers.find("math")
     golds = sorted({g for v, _, gold, _ in own_cases() if v == "math" and (g := math.gold(gold))})
     assert [g for g in golds if math.compare(g, g) is not True] == []
+    alike = [(a, b) for a in DIFFERENT for b in DIFFERENT if a != b and math.compare(a, b)]
+    assert alike == [("(1,2)", DIFFERENT[23]), (DIFFERENT[23], "(1,2)")]  # a vector is a tuple
 
 
 def test_gsm8k_solutions_are_right_by_their_own_golds():

@@ -60,7 +60,11 @@ def test_other_columns_numbers_and_finish_reasons(tmp_path):
     [
         ({"gold": ["5"]}, "x.csv", "--completion: .* has no column 'completion'; it has gold"),
         ({"completion": ["5"]}, "x.csv", "--gold: .* has no column 'gold'"),
-        ({"completion": ["5"], "gold": ["5"], "reward": ["1"]}, "x.csv", "already has .* reward"),
+        (
+            {"completion": ["5"], "gold": ["5"], "reward": ["1"], "verified_reward": ["1"]},
+            "x.csv",
+            "already has .* verified_reward",
+        ),
         ({"completion": ["5"], "gold": [["5"]]}, "x.jsonl", "'gold' .* holds List.*wanted is text"),
         ({"completion": ["5"], "gold": ["5"]}, "x.txt", r"ending '.txt' is not one of .jsonl"),
     ],
@@ -90,3 +94,12 @@ def test_nested_columns_are_kept_but_for_csv(tmp_path):
     with pytest.raises(ToprError, match=r"CSV cannot hold the nested columns \['tags'\]"):
         verify_file(path, Rewards(), output=tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_an_answer_column_of_the_file_is_kept(tmp_path):
+    path = tmp_path / "in.parquet"
+    pl.DataFrame({"completion": ["The answer is 5"], "answer": ["#### 5"]}).write_parquet(path)
+    verify_file(path, Rewards(), gold="answer")
+    found = read(tmp_path / "in.verified.parquet")
+    assert found["answer"].to_list() == ["#### 5"]
+    assert found.select("verified_answer", "outcome").rows() == [("5", "correct")]

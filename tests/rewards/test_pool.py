@@ -1,6 +1,11 @@
+import multiprocessing
 import os
-import threading
+import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -117,7 +122,6 @@ def test_batches_and_single_rows_agree():
 def test_same_verdicts_from_another_thread():
     with ThreadPoolExecutor(2) as threads:
         runs = list(threads.map(lambda _: judged("raises_on_7", NUMBERS), range(2)))
-    assert threading.current_thread() is threading.main_thread()
     assert [[v.outcome for v in run] for run in runs] == [with_sevens("unverifiable")] * 2
 
 
@@ -152,3 +156,72 @@ def children() -> set[str]:
 
 def test_nothing_starts_for_no_pairs():
     assert judged("never_returns", []) == []
+
+
+def test_same_verdicts_in_a_process_of_a_pool():
+    with multiprocessing.get_context("spawn").Pool(1) as processes:
+        verdicts = processes.apply(judged, ("raises_on_7", NUMBERS))
+    assert [v.outcome for v in verdicts] == with_sevens("unverifiable")
+
+
+@pytest.mark.parametrize("name", ["stops_itself_on_7", "sleeps_on_7"])
+def test_a_worker_that_does_not_read_blocks_nothing(name):
+    long = "1" + " " * 300_000
+    verdicts = judged(name, ["7", long, long, "2"], Limits(1.0, 400, 1))
+    assert [v.outcome for v in verdicts[:1] + verdicts[3:]] == ["unverifiable", "incorrect"]
+    assert verdicts[0].detail == "stopped after 1 s"
+
+
+def test_what_a_verifier_started_is_stopped_with_it(tmp_path):
+    (verdict,) = judged("starts_a_process", [str(tmp_path / "pid")], Limits(1.0, 0, 1))
+    assert verdict.detail == "stopped after 1 s"
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_verifier_cannot_read_the_requests():
+    answers = ["1", "2", "1", "3"]
+    assert [v.outcome for v in judged("reads_input", answers)] == [
+        "correct" if a == "1" else "incorrect" for a in answers
+    ]
+
+
+def test_a_worker_that_does_not_start_again_fails_no_other_row(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOPR_TEST_STARTED", str(tmp_path / "started"))
+    verdicts = judged("starts_once", ["1", "7", "1"] * 3, Limits(5.0, 400, 1))
+    assert verdicts[0].outcome == "correct"
+    assert verdicts[-1].detail == "not tried, after too many others were stopped"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_no_worker_outlives_a_process_that_is_stopped(how):
+    script = (
+        "from topr_pipeline.rewards import pool\n"
+        "pairs = [('1', '1'), ('7', '1')]\n"
+        "judged = pool.judge('tests.rewards.fake_verifiers:tells_pid', pairs, pool.Limits(60.0))\n"
+        "print(next(judged)[1].answer, flush=True)\n"
+        "next(judged)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env=environment,
+    ) as parent:  # fmt: skip
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        assert not gone(worker, seconds=0.0)
+        parent.send_signal(how)
+        parent.wait()
+    assert gone(worker)
+
+
+def gone(pid: int, seconds: float = 5.0) -> bool:
+    """Is the process no more, or a zombie, within so many seconds?"""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z" or time.monotonic() > until:
+            return state == "Z"
+        time.sleep(0.02)

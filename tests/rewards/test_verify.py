@@ -87,6 +87,27 @@ def test_solutions_without_a_prompt_are_refused():
         verify(solutions(["a", "b", "c"]), prompts(["5"]), Rewards())
 
 
+def test_rows_given_twice_are_refused():
+    golds = prompts(["5"])
+    with pytest.raises(ToprError, match=r"the prompts hold prompt_id .'p0',. more than once"):
+        verify(solutions(["a"]), pl.concat([golds, golds]), Rewards())
+    twice = pl.concat([solutions(["a"]), solutions(["b"])])
+    with pytest.raises(ToprError, match=r"the solutions hold prompt_id/sample_index .'p0', 0."):
+        verify(twice, golds, Rewards())
+
+
+def test_a_gold_that_makes_the_verifier_raise_costs_its_rows_alone(monkeypatch):
+    def gold(text: str) -> str:
+        return {"5": text}[text]
+
+    fake = verifiers.Verifier("fake", "1", str.strip, gold, str.__eq__)
+    monkeypatch.setattr(verifiers, "find", lambda _: fake)
+    rows = pl.DataFrame({"text": ["5", "5"], "gold": ["5", "bad"], "finish_reason": "stop"})
+    table, report = grade(rows, Rewards())
+    assert table["outcome"].to_list() == ["correct", "unverifiable"]
+    assert report.decided == 1
+
+
 def test_empty_tables_give_an_empty_table():
     table, report = verify_reported(four().head(0), prompts([]), Rewards(verifier="math"))
     assert table.schema == tables.REWARDS.schema
@@ -138,7 +159,7 @@ def test_an_error_in_a_verifier_of_ours_costs_its_row_alone(monkeypatch):
             raise KeyError(answer)
         return gold == answer
 
-    fake = verifiers.Verifier("fake", "1", extract, verifiers.whole, compare)
+    fake = verifiers.Verifier("fake", "1", extract, str.strip, compare)
     monkeypatch.setattr(verifiers, "find", lambda _: fake)
     rows = pl.DataFrame({"text": ["a", "bad", "worse"], "gold": "a", "finish_reason": "stop"})
     table, _ = grade(rows, Rewards())

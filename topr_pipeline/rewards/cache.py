@@ -7,6 +7,7 @@ any number of runs may share the folder. Only verdicts that would be the same on
 kept: a pair that was stopped by time or memory, crashed, or made the function raise is tried again.
 """
 
+import contextlib
 import hashlib
 import re
 import uuid
@@ -29,9 +30,11 @@ def lookup(
     """The kept verdicts of (answer, gold) pairs, by index."""
     if folder is None or not pairs:
         return {}
-    kept = _read(_files(folder, verifier))
+    kept = pl.concat([pl.DataFrame(schema=SCHEMA), *_read(_files(folder, verifier)).values()])
+    kept = kept.unique("key", keep="first")
     wanted = pl.DataFrame({"key": [_key(p) for p in pairs]}).with_row_index("at")
     found = wanted.join(kept, on="key", how="inner")
+    found = found.filter(pl.col("outcome").is_in(tables.OUTCOMES))
     return {at: Verdict(outcome, answer, detail) for at, _, outcome, answer, detail in found.rows()}
 
 
@@ -49,7 +52,9 @@ def store(
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
     old = _files(folder, verifier)
     if len(old) >= MOST_FILES:
-        frame = pl.concat([frame, _read(old)]).unique("key")
+        read = _read(old)
+        frame = pl.concat([frame, *read.values()]).unique("key")
+        old = list(read)
     else:
         old = []
     path = _folder(folder, verifier) / f"{uuid.uuid4().hex}.parquet"
@@ -67,15 +72,13 @@ def _files(folder: Path, verifier: str) -> list[Path]:
     return sorted(p for p in _folder(folder, verifier).glob("*.parquet") if p.name[0] != ".")
 
 
-def _read(files: Sequence[Path]) -> pl.DataFrame:
-    """The verdicts in `files`, but for files just merged by another run, or damaged."""
-    frames = [pl.DataFrame(schema=SCHEMA)]
+def _read(files: Sequence[Path]) -> dict[Path, pl.DataFrame]:
+    """The verdicts in those of `files` that can be read: a lost verdict is computed again."""
+    frames = {}
     for file in files:
-        try:
-            frames.append(pl.read_parquet(file, columns=SCHEMA.names()).cast(SCHEMA))
-        except (OSError, pl.exceptions.PolarsError):
-            continue  # a lost verdict is computed again
-    return pl.concat(frames).unique("key", keep="first")
+        with contextlib.suppress(OSError, pl.exceptions.PolarsError):
+            frames[file] = pl.read_parquet(file, columns=SCHEMA.names()).cast(SCHEMA)
+    return frames
 
 
 def _key(pair: tuple[str, str]) -> str:

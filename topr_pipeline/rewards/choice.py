@@ -7,14 +7,19 @@ from topr_pipeline.rewards.statements import Statement
 
 VERSION = "1"
 
-_DRESS = r"(?:[\s*_`$:({\[\"']|\\(?:text|textbf|mathrm|mathbf|boxed|fbox|,|;| |\()\{?)"
+_COMMAND = re.compile(r"\\(?:text(?:bf)?|math(?:bf|rm)|boxed|fbox|[,; (])")
+_DRESS = r"[\s*_`$:({\[\"']"
 _STATED = re.compile(
-    rf"\b(?:answer|option|choice)\b(?:\s(?:is|would\sbe|must\sbe|should\sbe))?{_DRESS}{{0,12}}"
-    rf"(?:option\s|choice\s)?{_DRESS}{{0,6}}([A-Ja-j])(?![\w'])",
+    rf"\b(?:answer|(?:option|choice)(?=\s(?:is|would|must|should)\b|\s?:))\b"
+    rf"(?:\s(?:is|would\sbe|must\sbe|should\sbe)\b)?{_DRESS}{{0,24}}"
+    rf"(?:(?:option|choice)\s{_DRESS}{{0,6}})?([A-Ja-j])(?![\w'])",
     re.IGNORECASE,
 )
-_ALONE = re.compile(rf"{_DRESS}{{0,12}}([A-Ja-j])[\s*_`$.)}}\]\"':]{{0,12}}")
+_ALONE = re.compile(rf"{_DRESS}{{0,24}}([A-Ja-j])[\s*_`$.)}}\]\"':]{{0,12}}")
 _LEADING = re.compile(r"\s{0,3}\(?([A-J])[).:](?:\s|$)")
+_LATER = re.compile(r"\([A-J]\)|\b(?:option|choice|answer)\b", re.IGNORECASE)
+_WORD_FOLLOWS = re.compile(r"\s{1,3}(?!because\b|since\b|as\b)[A-Za-z]")
+LONGEST_ALONE = 200
 _HEDGE = re.compile(
     r"[\s*)}$.\]]{0,6}(?:\bor\b|\band\b|/|,)\s{0,3}[(\\{]{0,3}(?:option\s)?[A-J](?![\w'])"
 )
@@ -24,10 +29,11 @@ _BOXED = re.compile(r"\s*(?:\\text(?:bf)?\{)?\s*\(?([A-Ja-j])\)?[.):]?\}?(?:\W.*
 def extract(completion: str) -> str | None:
     """The last stated letter, as a capital; a hedge ("B or C") or none at all is None."""
     text = statements.spoken(completion).strip()
+    bare = _COMMAND.sub(lambda m: " " * len(m[0]), text)
     found = [
         Statement(m[1], m.start(), m.end())
-        for m in _STATED.finditer(text)
-        if m[1].isupper() or not text[m.end() : m.end() + 2].strip(" ").isalpha()
+        for m in _STATED.finditer(bare)
+        if not (m[1] in "Iabcdefghij" and _WORD_FOLLOWS.match(bare, m.end()))
     ]
     for box in (*statements.boxes(text), *statements.tagged(text)):
         if letter := _BOXED.fullmatch(box.text):
@@ -35,16 +41,14 @@ def extract(completion: str) -> str | None:
     kept = statements.asked(sorted(found, key=lambda s: s.start), text)
     if kept:
         return None if _HEDGE.match(text, kept[-1].end) else kept[-1].text.upper()
-    alone = _ALONE.fullmatch(text) or _LEADING.match(text)
+    alone = _ALONE.fullmatch(bare) if len(text) < LONGEST_ALONE else None
+    if alone is None and (leading := _LEADING.match(text)):
+        alone = None if _LATER.search(text, leading.end()) else leading
     return alone[1].upper() if alone else None
 
 
 def gold(text: str) -> str | None:
     """The letter of a gold such as `B`, `(B)`, `\\text{(B)}` or `B) blue`."""
-    match = _ALONE.fullmatch(text.strip()) or _LEADING.match(text) or _BOXED.fullmatch(text.strip())
+    bare = _COMMAND.sub(" ", text).strip()[:LONGEST_ALONE]
+    match = _ALONE.fullmatch(bare) or _LEADING.match(text) or _BOXED.fullmatch(text.strip())
     return match[1].upper() if match and len(text.strip()) > 0 else None
-
-
-def compare(gold: str, answer: str) -> bool:
-    """The same letter?"""
-    return gold == answer

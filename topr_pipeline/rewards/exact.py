@@ -27,8 +27,3 @@ def extract(completion: str) -> str | None:
 def gold(text: str) -> str | None:
     """`text` with single spaces; None if it is blank."""
     return " ".join(text.split()) or None
-
-
-def compare(gold: str, answer: str) -> bool:
-    """Are they the same, capitals included?"""
-    return gold == answer

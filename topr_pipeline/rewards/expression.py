@@ -12,10 +12,11 @@ from fractions import Fraction
 from functools import lru_cache
 
 from topr_pipeline.rewards import fields
-from topr_pipeline.rewards.fields import DOUBLE, Field, Oversized, Unsupported, Value
+from topr_pipeline.rewards.fields import DOUBLE, Field, Imprecise, Oversized, Unsupported, Value
 
 MAX_DEPTH = 100
-POINTS = 3
+RANGES = ((0.2, 0.8), (1.1, 2.9), (11, 29), (-7.9, -3.1))
+"""Of the variables at each test point; the last one tells |x| from x."""
 
 TOKEN = re.compile(r"\d+(?:\.\d+)?|\.\d+|\\[A-Za-z]+|\\.|\S", re.DOTALL)
 _GREEK = {
@@ -35,47 +36,67 @@ def same(gold: Sequence[str], answer: Sequence[str]) -> bool | None:
     Doubles tell most pairs apart; what they cannot is computed again with 60 digits, so that
     neither a near miss nor rounding decides. Raises Oversized for values too large to compute.
     """
-    verdict = _agree(gold, answer, DOUBLE)
-    return _agree(gold, answer, fields.precise()) if verdict is True else verdict
+    try:
+        verdict = _agree(gold, answer, DOUBLE)
+    except Imprecise:
+        verdict = True
+    if verdict is not True:
+        return verdict
+    try:
+        return _agree(gold, answer, fields.precise())
+    except Imprecise:
+        return None
 
 
 def proportional(gold: Sequence[str], answer: Sequence[str]) -> bool:
     """Is `answer` a constant, exact multiple of `gold`: the same equation if both are 0?"""
     try:
         ratios = set()
-        for point in range(POINTS):
+        for point in range(len(RANGES)):
             left, right = evaluate(gold, point), evaluate(answer, point)
             if not (isinstance(left, Fraction) and isinstance(right, Fraction) and left and right):
                 return False
             ratios.add(left / right)
-    except (Unsupported, Oversized, ArithmeticError, ValueError):
+    except (Unsupported, Oversized, Imprecise, ArithmeticError, ValueError):
         return False
     return len(ratios) == 1
 
 
 def _agree(gold: Sequence[str], answer: Sequence[str], field: Field) -> bool | None:
-    """True if the values agree at every point, False if at none, None otherwise."""
-    different = 0
-    try:
-        for point in range(POINTS):
+    """True if the values agree at every point, False if at none, or if exact ones differ at one.
+
+    None otherwise. What cannot be computed at the negative point counts as neither.
+    """
+    equal = different = 0
+    for point in range(len(RANGES)):
+        try:
             left, right = evaluate(gold, point, field), evaluate(answer, point, field)
             if isinstance(left, Fraction) and isinstance(right, Fraction):
-                different += left != right
+                if left != right:
+                    return False
+                equal += 1
+            elif field.differ(left, right):
+                different += 1
             else:
-                different += field.differ(left, right)
-    except (Unsupported, ArithmeticError, ValueError):
+                equal += 1
+        except (Unsupported, ArithmeticError, ValueError):
+            if point < len(RANGES) - 1:
+                return None
+    if equal and different:
         return None
-    return {0: True, POINTS: False}.get(different)
+    return different == 0 if equal in (0, len(RANGES)) else None
 
 
 def evaluate(tokens: Sequence[str], point: int, field: Field = DOUBLE) -> Value:
     """The value of the expression with every variable at its value of test point `point`.
 
-    Raises Unsupported, Oversized (only of constants), ArithmeticError and ValueError.
+    Raises Unsupported, Imprecise, Oversized (only of constants), ArithmeticError and ValueError.
     """
     reader = _Reader(tokens, point, field)
     try:
         value = reader.sum()
+        if reader.kept < field.least_kept:
+            raise Imprecise
     except Oversized as error:
         if reader.variables:
             raise Unsupported("a large value only at the test point") from error
@@ -87,9 +108,11 @@ def evaluate(tokens: Sequence[str], point: int, field: Field = DOUBLE) -> Value:
 
 @lru_cache(maxsize=4096)
 def _variable(name: str, point: int) -> Fraction:
-    """Between 0.2 and 0.8 at point 0, larger at the others; odd denominators, so no accidents."""
-    low, high = ((200, 800), (1100, 2900), (3100, 7900))[point]
-    return Fraction(random.Random(f"{name}:{point}").randint(low, high) * 2 + 1, 1999)
+    """Within the RANGES of the point; with an odd denominator, so that there are no accidents."""
+    low, high = RANGES[point]
+    return Fraction(
+        random.Random(f"{name}:{point}").randint(int(low * 1000), int(high * 1000)), 1009
+    )
 
 
 class _Reader:
@@ -99,6 +122,7 @@ class _Reader:
         self.tokens, self.point, self.field = tokens, point, field
         self.at = self.depth = 0
         self.variables = False
+        self.kept = 1.0  # the share of the digits' precision left after cancellation
 
     def deepen(self) -> None:
         self.depth += 1
@@ -119,30 +143,48 @@ class _Reader:
         self.deepen()
         value = self.term()
         while self.peek() in ("+", "-"):
-            value = self.field.add(value, self.term() if self.next() == "+" else -self.term())
+            addend = self.term() if self.next() == "+" else -self.term()
+            value = self.add(value, addend)
         self.depth -= 1
         return value
+
+    def add(self, a: Value, b: Value) -> Value:
+        value = self.field.add(a, b)
+        if not isinstance(value, Fraction):
+            size = max(abs(self.field.of(a)), abs(self.field.of(b)))
+            self.keep(abs(value) / size if size else 1.0)
+        return value
+
+    def keep(self, share: float) -> None:
+        self.kept *= min(float(share), 1.0)
 
     def term(self) -> Value:
         negative = False
         while self.peek() in ("+", "-"):
             negative ^= self.next() == "-"
-        value, divided = self.power(), False
+        value = self.power()
         value = -value if negative else value
         while True:
             token = self.peek()
             if token == "\\cdot":
                 self.next()
-                value, divided = self.field.multiply(value, self.signed()), False
+                value = self.field.multiply(value, self.signed())
             elif token == "/":
                 self.next()
-                value, divided = self.field.divide(value, self.signed()), True
+                value = self.field.divide(value, self.signed())
             elif self.starts(token):
-                if divided or (token and token[0].isdigit()):
-                    raise Unsupported("ambiguous product")
+                if (token and token[0].isdigit()) or self.mixed():
+                    raise Unsupported("no product")
                 value = self.field.multiply(value, self.power())
             else:
                 return value
+
+    def mixed(self) -> bool:
+        """Does a fraction of numbers follow a number: 2\\frac{1}{4}, which is no product?"""
+        following = self.tokens[self.at : self.at + 6]
+        fraction = len(following) == 6 and following[0] == "\\frac" and following[1] == "{"
+        numbers = fraction and following[2].isdigit() and following[5].isdigit()
+        return numbers and self.tokens[self.at - 1].isdigit()
 
     def signed(self) -> Value:
         if self.peek() == "-":
@@ -249,7 +291,10 @@ class _Reader:
                 (token_ := self.peek()) and self.starts(token_) and token_ not in DOUBLE.functions
             ):
                 value = self.field.multiply(value, self.power())
-        value = self.field.functions[token](self.field.of(value))
+        argument = self.field.of(value)
+        value = self.field.function(token, argument)
+        size = abs(value)
+        self.keep(min(size, 1 / size if size > 1 else 1) / max(abs(argument), 1) if size else 0.0)
         return value if exponent == 1 else self.field.power(value, exponent)
 
     def fraction(self) -> Value:

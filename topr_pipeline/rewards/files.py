@@ -37,7 +37,8 @@ def verify_file(
 ) -> FileSummary:
     """Grade `path` (JSONL, CSV or Parquet) and write it with the columns answer, outcome, reward.
 
-    Every input column is kept, and the order of the rows. `output` is by default the input's name
+    Every input column is kept, and the order of the rows; an added column whose name the file has
+    already is called `verified_...`. `output` is by default the input's name
     with `.verified` before its ending; its ending chooses the format. A column `finish_reason`, if
     there is one, tells truncated completions. Raises ToprError for a file that cannot be read, a
     missing column, and columns that the output would overwrite.
@@ -57,7 +58,9 @@ def verify_file(
     if graded.height != frame.height:
         raise AssertionError(f"{frame.height} rows gave {graded.height} rewards")
     with tables.atomic_path(output) as temporary:
-        _write(frame.with_columns(graded.select(ADDED)), temporary, output.suffix)
+        _write(
+            frame.with_columns(graded.select(ADDED).rename(_names(frame))), temporary, output.suffix
+        )
     return FileSummary(output, report.summarise(graded), how)
 
 
@@ -71,12 +74,17 @@ def _check_columns(frame: pl.DataFrame, path: Path, completion: str, gold: str) 
             raise ToprError(
                 f"{option}: column {column!r} of {path} holds {frame[column].dtype}; wanted is text"
             )
-    taken = [c for c in ADDED if c in frame.columns]
+    taken = [name for name in _names(frame).values() if name in frame.columns]
     if taken:
         raise ToprError(
             f"{path} already has the columns {', '.join(taken)}, which would be overwritten; "
             "rename or drop them first"
         )
+
+
+def _names(frame: pl.DataFrame) -> dict[str, str]:
+    """What the added columns are called: `verified_answer` if the file has an `answer` already."""
+    return {c: f"verified_{c}" if c in frame.columns else c for c in ADDED}
 
 
 def _format(path: Path) -> str:

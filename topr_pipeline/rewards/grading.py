@@ -1,8 +1,10 @@
 """The harness: every distinct (gold, answer) is decided once, the cheap way where there is one."""
 
+import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +16,12 @@ from topr_pipeline.rewards import cache, pool, verifiers
 from topr_pipeline.rewards.pool import Limits, Verdict
 from topr_pipeline.rewards.verifiers import Verifier
 
+_LOG = logging.getLogger(__name__)
 SLOWEST = 10
 REPORT_EVERY = 10_000
+LONG = 20_000
+"""Longer texts, in characters, are read by the workers, where the clock stops what hangs."""
+IDS = ("prompt_id", "sample_index")
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class VerifyReport:
     """How the verdicts came about. `rows` hold `pairs` distinct (gold, answer) pairs, of which
 
     `decided` were told by exact comparison, `cached` known from earlier runs and `judged` by a
-    worker; `stopped` of these ran out of time or memory or crashed. Times are in seconds.
+    worker; `stopped` of these ran out of time or memory, crashed or raised. Times are in seconds.
     """
 
     rows: int = 0
@@ -58,70 +64,85 @@ def grade(
     cache_folder: Path | None = None,
     progress: Progress = quiet,
 ) -> tuple[pl.DataFrame, VerifyReport]:
-    """Grade `rows` (columns text, gold, finish_reason), in their order.
+    """Grade `rows` (columns text, gold, finish_reason, and the IDS if any), in order.
 
-    Returns the columns answer, outcome, reward, verifier and detail, and how it went. Raises
-    ToprError for a verifier that is unknown or cannot be imported.
+    Returns the IDS and the columns answer, outcome, reward, verifier and detail, and how it went.
+    Raises ToprError for a verifier that is unknown or cannot be imported.
     """
     started = time.monotonic()
     verifier = verifiers.find(rewards.verifier)
-    golds = {None: None} | {
-        gold: verifier.gold(gold) for gold in rows["gold"].drop_nulls().unique()
-    }
-    answers, faults = _answers(rows["text"], verifier, progress)
-    found = rows.select(
-        pl.Series("wanted", [golds[gold] for gold in rows["gold"]], pl.String),
-        pl.Series("found", answers, pl.String),
-        pl.Series("fault", [faults.get(at) for at in range(rows.height)], pl.String),
-        cut=pl.col("finish_reason") == "length",
-    )
-    distinct = found.select("found", "wanted").drop_nulls().unique(maintain_order=True)
-    pairs: list[tuple[str, str]] = distinct.rows()
     limits = Limits(
         rewards.timeout_seconds, rewards.memory_mib, rewards.workers or pool.available_cpus()
     )
+    found = _read(rows, verifier, progress)
+    distinct = found.select("found", "wanted", "long").drop_nulls().unique(maintain_order=True)
+    verdicts: list[Verdict] = []
+    counts = Counter[str]()
     all_read = partial(progress, rows.height, rows.height)
-    verdicts, counts = _decide(pairs, verifier, limits, cache_folder, all_read)
-    decided = distinct.with_columns(
+    parts = [distinct.filter(~pl.col("long")), distinct.filter("long")]
+    for part, judge in zip(parts, (verifier, verifiers.in_worker(verifier)), strict=True):
+        pairs = part.select("found", "wanted").rows()
+        verdicts += _decide(pairs, judge, limits, cache_folder, all_read, counts)
+    decided = pl.concat(parts).with_columns(
         pl.Series("outcome", [v.outcome for v in verdicts], pl.String),
         pl.Series("own_answer", [v.answer for v in verdicts], pl.String),
         pl.Series("detail", [v.detail for v in verdicts], pl.String),
     )
-    table = _table(found.join(decided, on=["found", "wanted"], how="left", maintain_order="left"))
+    on = ["found", "wanted", "long"]
+    table = _table(found.join(decided, on=on, how="left", maintain_order="left"))
     table = table.with_columns(
         reward=pl.col("outcome").replace_strict(
             rewards.values.model_dump(), return_dtype=pl.Float64
         ),
         verifier=pl.lit(verifier.label),
-        answer="own_answer" if verifier.extract is verifiers.whole else "found",
+        answer=pl.when(pl.col("long") | verifier.whole).then("own_answer").otherwise("found"),
     )
     report = VerifyReport(
         rows=rows.height,
         answered=found.drop_nulls(["found", "wanted"]).height,
-        pairs=len(pairs),
+        pairs=distinct.height,
         seconds=time.monotonic() - started,
-        slowest=_slowest(pairs, verdicts),
+        slowest=_slowest(decided.select("found", "wanted").rows(), verdicts),
         **counts,
     )
-    return table.select("answer", "outcome", "reward", "verifier", "detail"), report
+    ids = [column for column in IDS if column in rows.columns]
+    return table.select(*ids, "answer", "outcome", "reward", "verifier", "detail"), report
 
 
-def _answers(
-    texts: pl.Series, verifier: Verifier, progress: Progress
-) -> tuple[list[str | None], dict[int, str]]:
-    """The answer in each text (a missing text has none), and the errors by row."""
-    total = len(texts)
-    out: list[str | None] = []
+def _read(rows: pl.DataFrame, verifier: Verifier, progress: Progress) -> pl.DataFrame:
+    """The ids of `rows` with what is compared: found, wanted, fault, cut and long.
+
+    Long texts, and all of a row whose gold is long, are left as they are for a worker to read.
+    """
+    long = pl.any_horizontal(pl.col("text", "gold").str.len_chars() > LONG).fill_null(False)
+    columns = rows.select("text", "gold", long=long & (not verifier.whole))
+    golds: dict[tuple[str | None, bool], str | None] = {}
     faults: dict[int, str] = {}
-    for at, text in enumerate(texts, 1):
+    found: list[str | None] = []
+    whole = verifiers.in_worker(verifier)
+    for at, (text, gold, is_long) in enumerate(columns.iter_rows(), 1):
+        reader = whole if is_long else verifier
         try:
-            out.append(None if text is None else verifier.extract(text))
+            if (gold, is_long) not in golds:
+                golds[gold, is_long] = None if gold is None else reader.gold(gold)
+        except Exception:  # one gold may fail nothing but its own rows: it "cannot be read"
+            golds[gold, is_long] = None
+        try:
+            found.append(None if text is None else reader.extract(text))
         except Exception as error:  # one text may fail nothing but its own row
-            out.append(None)
+            found.append(None)
             faults[at - 1] = f"reading it raised {type(error).__name__}: {error}"
-        if at % REPORT_EVERY == 0 or at == total:
-            progress(at, total)
-    return out, faults
+        if at % REPORT_EVERY == 0 or at == rows.height:
+            progress(at, rows.height)
+    wanted = [golds[gold, is_long] for _, gold, is_long in columns.iter_rows()]
+    return rows.select(
+        *(column for column in IDS if column in rows.columns),
+        pl.Series("wanted", wanted, pl.String),
+        pl.Series("found", found, pl.String),
+        pl.Series("fault", [faults.get(at) for at in range(rows.height)], pl.String),
+        columns["long"],
+        cut=pl.col("finish_reason") == "length",
+    )
 
 
 def _decide(
@@ -130,9 +151,14 @@ def _decide(
     limits: Limits,
     cache_folder: Path | None,
     progress: Callable[..., None],
-) -> tuple[list[Verdict], dict[str, int]]:
-    """A verdict for each (answer, gold): by comparison, else from the cache, else by a worker."""
+    counts: Counter[str],
+) -> list[Verdict]:
+    """A verdict for each (answer, gold): by comparison, else from the cache, else by a worker.
+
+    Adds to `counts` how many were told in which way.
+    """
     verdicts: dict[int, Verdict] = {}
+    raised = 0
     for at, (answer, gold) in enumerate(pairs):
         started = time.perf_counter()
         try:
@@ -140,21 +166,23 @@ def _decide(
         except Exception as error:  # one pair may fail nothing but its own rows
             detail = f"comparing raised {type(error).__name__}: {error}"
             verdicts[at] = Verdict("unverifiable", detail=detail)
+            raised += 1
             continue
         if equal is not None:
             outcome = "correct" if equal else "incorrect"
             verdicts[at] = Verdict(outcome, seconds=time.perf_counter() - started)
-    decided = len(verdicts)
+    counts["decided"] += len(verdicts) - raised
     open_ = [at for at in range(len(pairs)) if at not in verdicts]
     hard = [pairs[at] for at in open_]
-    known = cache.lookup(cache_folder, verifier.label, hard)
+    known = cache.lookup(cache_folder, verifier.key, hard)
     new = [at for at in range(len(hard)) if at not in known]
     judged = _judged([hard[at] for at in new], verifier, limits, cache_folder, progress)
     verdicts |= {open_[at]: verdict for at, verdict in known.items()}
     verdicts |= {open_[new[at]]: verdict for at, verdict in judged.items()}
-    stopped = sum(not verdict.lasting for verdict in judged.values())
-    counts = {"decided": decided, "cached": len(known), "judged": len(judged), "stopped": stopped}
-    return [verdicts[at] for at in range(len(pairs))], counts
+    counts["cached"] += len(known)
+    counts["judged"] += len(judged)
+    counts["stopped"] += sum(not verdict.lasting for verdict in judged.values())
+    return [verdicts[at] for at in range(len(pairs))]
 
 
 def _judged(
@@ -170,11 +198,25 @@ def _judged(
         return judged
     try:
         for at, verdict in pool.judge(verifier.judge, pairs, limits):
-            judged[at] = verdict
+            judged[at] = _blamed(verdict, pairs[at][1], verifier)
             progress(judged=len(judged), to_judge=len(pairs))
     finally:
-        cache.store(cache_folder, verifier.label, pairs, judged)
+        try:
+            cache.store(cache_folder, verifier.key, pairs, judged)
+        except OSError as error:  # hours of judging are worth more than their cache
+            _LOG.warning("rewards: verdicts could not be kept in %s: %s", cache_folder, error)
     return judged
+
+
+def _blamed(verdict: Verdict, gold: str, verifier: Verifier) -> Verdict:
+    """Beside a clear gold, an answer that cannot be judged in time is wrong: else a policy could
+
+    dodge its punishment with ever larger answers.
+    """
+    failed = not verdict.lasting and verdict.detail != pool.NOT_TRIED
+    if failed and verifier.clear is not None and verifier.clear(gold):
+        return replace(verdict, outcome="incorrect")
+    return verdict
 
 
 def _table(rows: pl.DataFrame) -> pl.DataFrame:

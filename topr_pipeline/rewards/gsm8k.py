@@ -17,9 +17,19 @@ _DRESS = re.compile(
     r"|\\left|\\right|[{}]|\*\*|__|`"
 )
 _FRACTION = re.compile(r"\\[dt]?frac\s?\{([^{}]{1,40})\}\s?\{([^{}]{1,40})\}")
+_SHORT_FRACTION = re.compile(r"\\[dt]?frac\s?(?:\{(\d{1,40})\}|(\d))\s?(\d)(?!\d)")
+_DOLLARS = re.compile(r"\$(?:\s?\$)+")
+_SIGNS = {"\\times": "×", "\\cdot": "×", "\\div": "÷", "\\pi": "π", "\\pm": "±", "\\sqrt": "√"}
+_BEFORE = re.compile(r"(?:[√<>≤≥±]|\bthan|\bat least|\bat most)[\s$({]{0,3}$")
 _INSTEAD = re.compile(r"\b(?:it is|it's|it was|but|rather|instead)\b", re.IGNORECASE)
-_OPERATOR = re.compile(r"\s*(?:[+*^×÷/=<>]|-\s?\d|:\d|[xX]\s?\d|[xyzn]\b)")
-_HEDGE = re.compile(r"\s*,?\s*(?:or|and|to)\s+[$]?\d|,\s?\d", re.IGNORECASE)
+_OPERATOR = re.compile(
+    r"\s*(?:[+*^×÷/=<>π√±~;&]|e\d|-\s?\d|:\d|[xX]\s?\d|[xyzn]\b|\.\d"
+    r"|(?:of|times|minus|plus|(?:more|less|fewer|greater) than|(?:divided|multiplied) by)"
+    r" \$?[\d(])",
+    re.IGNORECASE,
+)
+_UP_TO_EQUALS = re.compile(r"(?:(?!\b(?:because|since|where|when|if|as|with|for)\b)[^=.,;:(])*=")
+_HEDGE = re.compile(r"[\s$]*,?\s*(?:[a-z]+\s+)?(?:or|and|to)\s+[$]?\d|,\s?\d", re.IGNORECASE)
 
 
 def extract(completion: str) -> str | None:
@@ -35,7 +45,7 @@ def _statements(text: str) -> Iterator[Statement]:
         if match is None:
             continue
         content = text[match.end() : match.end() + LONGEST].lstrip(" \t\n:*")
-        stated = _stated(content.split("\n", 1)[0])
+        stated = _stated(re.split(r"\n|<\|", content, maxsplit=1)[0])
         if stated is not None:
             yield Statement(stated, match.start(), match.end())
 
@@ -45,9 +55,12 @@ def _stated(line: str) -> str | None:
     if "answer is" in line:
         line = line[: line.index("answer is")]
     if any(c in line for c in "\\*`{"):
-        line = _FRACTION.sub(r" \1/\2", line.replace("{,}", ","))
-        line = line.replace("\\times", "×").replace("\\cdot", "×")
+        line = _SHORT_FRACTION.sub(r" \1\2/\3", line.replace("{,}", ","))
+        line = _FRACTION.sub(r" \1/\2", line)
+        for command, sign in _SIGNS.items():
+            line = line.replace(command, sign)
         line = _DRESS.sub("", line)
+    line = _DOLLARS.sub("$", line)
     start = 0
     if line[:4].lower() == "not ":
         instead = _INSTEAD.search(line)
@@ -59,9 +72,9 @@ def _stated(line: str) -> str | None:
 
 def _number(line: str, start: int) -> str | None:
     span = numbers.find(line, start)
-    if span is None:
+    if span is None or _BEFORE.search(line, max(span[0] - 12, 0), span[0]):
         return None
-    if _OPERATOR.match(line, span[1]):
+    if _OPERATOR.match(line, span[1]) or _UP_TO_EQUALS.match(line, span[1]):
         equals = line.rfind("=", span[1])
         return _number(line, equals + 1) if equals >= 0 else None
     if _HEDGE.match(line, span[1]):

@@ -3,14 +3,7 @@
 import json
 from typing import Any
 
-from topr_pipeline.rewards import exact
-
 VERSION = "1"
-
-
-def extract(completion: str) -> str | None:
-    """The last `<answer>`, box or "The answer is", or else the whole completion."""
-    return exact.extract(completion)
 
 
 def gold(text: str) -> str | None:

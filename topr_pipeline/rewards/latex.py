@@ -10,6 +10,9 @@ VERSION = "1"
 LONGEST = 600
 """Characters after "answer is" in which a statement without a box is looked for."""
 
+QUICK = 400
+"""Longer answers, in characters, are compared in a worker."""
+
 _MARKER = re.compile(r"\banswer\s{0,3}(?:\*\*)?\s{0,3}(?:\bis\b|[:=])|####", re.IGNORECASE)
 _BEFORE_COLON = re.compile(
     r"(?:(?:^|\n)[ \t#*>_-]*|\b(?:final|correct|so,?\s(?:the|our|my))\s)$", re.IGNORECASE
@@ -147,6 +150,11 @@ def gold(text: str) -> str | None:
     return text.strip() if canonical and balanced and re.search(r"\w", canonical) else None
 
 
+def quickly(gold: str, answer: str) -> bool | None:
+    """As `compare`, but None for long answers, whose comparison may take a while."""
+    return compare(gold, answer) if max(len(gold), len(answer)) <= QUICK or gold == answer else None
+
+
 def compare(gold: str, answer: str) -> bool | None:
     """True or False where exact arithmetic decides, None where it takes `symbolic.equal`."""
     left, right = markup.tidy(gold), markup.tidy(answer)
@@ -163,3 +171,10 @@ def compare(gold: str, answer: str) -> bool | None:
             return letter == wanted
         right = rest or right
     return shapes.same(shapes.read(left), shapes.read(right))
+
+
+def clear(gold: str) -> bool:
+    """Is the value, or each item, of this gold known here, so that no answer makes it hard?"""
+    shape = shapes.read(markup.tidy(gold)) if len(gold) <= QUICK else None
+    items = shape.items or (shape,) if shape else ()
+    return bool(items) and not any(scalars.unreadable(item.text) for item in items)

@@ -57,6 +57,7 @@ _GROUPED = re.compile(
     r"(?<![\d.,])(\d{1,3}(?:(?:\s?\{\s?,\s?\}|,\s*\\!|\\!\s*,|\\,)\s*\d{3})+)(?!\d)"
 )
 _GROUP_MARK = re.compile(r"\s?\{\s?,\s?\}|\\[,!]|[,\s]")
+_PRIME = re.compile(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|\\prime(?![A-Za-z]))")
 _DIGITS_UP = re.compile(r"([\^_])\s*(-?\d{2,})(?![\d.])")
 _ONE_UP = re.compile(r"([\^_])\s*(-?\d|-?[A-Za-z])(?![\d{])")
 
@@ -77,6 +78,7 @@ def tidy(text: str) -> str:
     text = _DEGREE.sub("°", numbers.plain(text).replace("\\\\", "¶")).translate(_SYMBOLS)
     text = _REMOVED.sub("", text).replace("\\!", "").replace("{,}", ",")
     text = _SYNONYM.sub(lambda m: _SYNONYMS[m[0]] + (" " if m[0][-1].isalpha() else ""), text)
+    text = _PRIME.sub(lambda m: "'" * max(m[0].count("prime"), 1), text)
     text = _TEXT.sub(_worded, text)
     text = _SPACES.sub(" ", text)
     text = _ONE_UP.sub(r"\1{\2}", _DIGITS_UP.sub(r"\1{\2}", text))

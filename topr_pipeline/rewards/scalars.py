@@ -5,7 +5,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from topr_pipeline.rewards import expression, numbers, units
-from topr_pipeline.rewards.fields import Oversized, Unsupported
+from topr_pipeline.rewards.fields import Imprecise, Oversized, Unsupported, precise
 from topr_pipeline.rewards.markup import tokens
 
 MAX_TOKENS = 1500
@@ -27,17 +27,29 @@ _BASE = re.compile(r"\(?([0-9A-F]*\d[0-9A-F]*)\)?_\{?(?:\\text\{)?(\d{1,2})\}?")
 _LEADING_WORDS = re.compile(r"«[^»]*»([^«»]+)")
 _GARBAGE = re.compile(r"[^\x00-\x7f°]|(?<![\\A-Za-z])[A-Za-z]{4,}")
 _GROUPED = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?[%°]?")
+_PRIMES = re.compile(r"(?<=[A-Za-z)}'])'")
+_DENIAL = re.compile(
+    r"«[^»]*\b(?:not|never|negative|minus|than|least|most|wrong|incorrect|false|or|isn't"
+    r"|half|third|quarter|twice|double|triple|root|multiple|factor|squared|cubed|pi|hundred|dozen)\b[^»]*»"
+    r"|\d(?:is)?(?:not|wrong|incorrect|false|or(?:more|less)|(?:less|more)than)(?:correct|right)?$",
+    re.IGNORECASE,
+)
+_SIGN_WORD = re.compile(r"«(?:minus|negative)»(?=[\d.\\])", re.IGNORECASE)
+_TIME = re.compile(r"\d{1,2}:\d\d")
 _INFINITE = ("\\infty", "+\\infty", "-\\infty")
 _WORDS = re.compile(r"«([^»]*)»|([A-Za-z][A-Za-z' .-]+)|\(?([A-Z])\)?")
 
 
 def same(gold: str, answer: str) -> bool | None:
     """True or False where certain, None where it takes symbolic work. Both texts are tidy."""
-    if units.clash(gold, answer):
+    gold, answer = _SIGN_WORD.sub("-", gold), _SIGN_WORD.sub("-", answer)
+    if _apart(gold, answer) or (bare := units.compare(gold, answer)) is None:
         return False
-    gold, answer = _bare(gold), _bare(answer)
+    gold, answer = map(_bare, bare)
     if gold == answer:
         return True
+    if _TIME.fullmatch(gold) and _TIME.fullmatch(answer):
+        return gold.lstrip("0") == answer.lstrip("0")
     if gold in _INFINITE or answer in _INFINITE:
         return gold.removeprefix("+") == answer.removeprefix("+")
     if "_" in gold or "_" in answer:
@@ -57,6 +69,18 @@ def same(gold: str, answer: str) -> bool | None:
     if _GARBAGE.search(answer) and not _GARBAGE.search(gold):
         return False
     return _same_expressions(gold, answer)
+
+
+def _apart(gold: str, answer: str) -> bool:
+    """Do words, signs or primes tell the two apart, whatever math-verify makes of them?"""
+    if _denies(gold) != _denies(answer) or {gold[-1:], answer[-1:]} == {"%", "°"}:
+        return True
+    return len(_PRIMES.findall(gold)) != len(_PRIMES.findall(answer))
+
+
+def _denies(text: str) -> bool:
+    """Do words take back or bound the number beside them: `12 is wrong`, `at least 12`?"""
+    return len(text) <= MAX_UNIT_TEXT and _DENIAL.search(text) is not None
 
 
 def grouped(text: str) -> list[str] | None:
@@ -127,7 +151,7 @@ def words(text: str) -> str | None:
 
 def _reordered(gold: str, answer: str) -> bool:
     """Are two short words rather one product, such as ab and ba?"""
-    return len(gold) <= 4 and sorted(gold) == sorted(answer) and gold.isalpha()
+    return len(gold) <= 3 and gold.islower() and sorted(gold) == sorted(answer) and gold.isalpha()
 
 
 def _same_base(gold: str, answer: str) -> bool | None:
@@ -152,7 +176,7 @@ def unreadable(text: str) -> bool:
         return False
     try:
         expression.evaluate(tokens(text)[:MAX_TOKENS], 0)
-    except (Unsupported, ArithmeticError, ValueError):
+    except (Unsupported, Imprecise, ArithmeticError, ValueError):
         return True
     except Oversized:
         return False
@@ -177,7 +201,11 @@ def _decimal(gold: str, answer: str) -> bool:
     for decimal, other in ((value(answer), gold), (value(gold), answer)):
         if decimal is None or decimal.decimals is None:
             continue
-        exact = expression.evaluate(tokens(other), 0)
-        if isinstance(exact, complex) and exact.imag == 0 and abs(exact.real) < 1e9:
-            return numbers.same(numbers.Quantity(Fraction(exact.real)), decimal)
+        try:
+            exact = expression.evaluate(tokens(other), 0, precise())
+        except Imprecise:
+            continue
+        if not isinstance(exact, Fraction) and exact.imag == 0 and abs(exact.real) < 1e9:
+            rounded = Fraction(int(exact.real * 10**45), 10**45)
+            return numbers.same(numbers.Quantity(rounded), decimal)
     return False

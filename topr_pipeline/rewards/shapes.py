@@ -22,11 +22,15 @@ _RELATIONS = {"=", "<", ">", "\\le", "\\ge", "\\ne", "\\approx", "\\equiv", "\\s
 _REALS = ["\\mathbb", "{", "R", "}"]
 _FLIPPED = {"<": ">", "\\le": "\\ge"}
 _MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[clr|]*\})?(.*?)\\end\{\1\}", re.DOTALL)
-_LETTERS = r"\\?[A-Za-z]+'*(?:_\{?[A-Za-z0-9]+\}?)?'*"
+_LETTERS = r"\\?[A-Za-z]+(?:_\{?[A-Za-z0-9]+\}?)?'*"
 _NAME = re.compile(
     rf"(?:«[^»]*»|{_LETTERS}(?:\({_LETTERS}(?:,{_LETTERS})*\))?|\({_LETTERS}(?:,{_LETTERS})+\)"
     rf"|{_LETTERS}:{_LETTERS}|\\frac\{{[A-Z]+\}}\{{[A-Z]+\}})"
 )
+_FUNCTION_VALUE = re.compile(
+    r"(?!\\(?:log|ln|exp|sqrt))(?:\\?[A-Za-z]+|[{}_'|° ]|\^\{-1\})+(?:\([^()=]*\))?"
+)
+_CONSTANT = re.compile(r"(?:\\(?:frac|sqrt|cdot|pi)|[^A-Za-z\\«])+")
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,7 @@ def _relation(text: str, items: tuple[Shape, ...], signs: list[str]) -> Shape:
                 return items[0]
         else:
             signs = ["=", *signs[1:]]
-    if set(signs) <= {"="} and _NAME.fullmatch(items[0].text):
+    if set(signs) <= {"="} and _NAME.fullmatch(items[0].text) and _consistent(items[1:]):
         return Shape("assignment", text, items[-1:], name=items[0].text)
     if len(signs) == 2 and signs[0] in _FLIPPED.values() and signs[1] in _FLIPPED.values():
         back = {v: k for k, v in _FLIPPED.items()}
@@ -195,6 +199,22 @@ def _relation(text: str, items: tuple[Shape, ...], signs: list[str]) -> Shape:
     if len(signs) == 1 and signs[0] in ("<", ">", "\\le", "\\ge"):
         return _half_line(text, items, signs[0])
     return Shape("relation", text, items, brackets=" ".join(signs))
+
+
+def _states(equation: Shape) -> bool:
+    """Does `f(3)=7` or `2+5=7` state its last side? `2x=7` and `3=7` do not."""
+    if set(equation.brackets.split()) != {"="} or not _consistent(equation.items):
+        return False
+    first, *others, _ = equation.items
+    if _FUNCTION_VALUE.fullmatch(first.text):
+        return True
+    return all(_CONSTANT.fullmatch(side.text) for side in (first, *others))
+
+
+def _consistent(sides: Sequence[Shape]) -> bool:
+    """Do the constants among the sides of `x = a = b` agree? `3 = 5` states nothing."""
+    constants = [side for side in sides if _CONSTANT.fullmatch(side.text)]
+    return all(same(constants[-1], side) is not False for side in constants[:-1])
 
 
 def _half_line(text: str, items: tuple[Shape, ...], sign: str) -> Shape:
@@ -225,6 +245,8 @@ def same(gold: Shape, answer: Shape) -> bool | None:
         return True
     if answer.kind == "assignment" and gold.kind not in ("assignment", "relation"):
         return same(gold, answer.items[-1])
+    if answer.brackets in ("= =", "= = =") and not _consistent(answer.items):
+        return False
     if gold.kind == "assignment":
         if answer.kind == "assignment":
             verdict = same(gold.items[0], answer.items[0])
@@ -235,7 +257,7 @@ def same(gold: Shape, answer: Shape) -> bool | None:
             return same(gold.items[0], answer)
         return True if _same_equation(gold, answer) else None
     if answer.kind == "relation" and gold.kind not in ("relation", "matrix"):
-        return same(gold, answer.items[-1]) if set(answer.brackets.split()) == {"="} else False
+        return same(gold, answer.items[-1]) if _states(answer) else False
     if "relation" in (gold.kind, answer.kind):
         if _same_equation(gold, answer):
             return True

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 _NEXT_QUESTION = re.compile(
     r"^[ \t]{0,8}[#*]{0,6}[ \t]{0,4}(?:question|problem|exercise|q|human|user|instruction)\b"
     r"[ \t]{0,4}\d{0,4}[ \t]{0,4}\*{0,3}[:.]"
-    r"|<\|(?:im_start|user|start_header_id)\|>",
+    r"|^#{1,6}[ \t]{1,4}(?:question|problem|exercise)\b[ \t]{0,4}\d{0,4}[ \t]{0,4}$"
+    r"|^(?:next|new)\s(?:question|problem)\b|^q\d{1,4}:|\[INST\]"
+    r"|<\|(?:im_start|user|start_header_id|endoftext)\|>",
     re.IGNORECASE | re.MULTILINE,
 )
 _BRACES = re.compile(r"\\boxed\s*\{|\\fbox\s*\{|\\[\s\S]|[{}]")
@@ -74,7 +76,7 @@ def boxes(text: str) -> Iterator[Statement]:
     if not starts:
         return
     opened: list[tuple[int, int] | None] = []
-    closed: list[Statement] = []
+    closed: list[tuple[int, int, int]] = []  # begin, begin and end of the content
     for match in _BRACES.finditer(text, min(starts)):
         token = match[0]
         if token == "{":
@@ -83,11 +85,12 @@ def boxes(text: str) -> Iterator[Statement]:
             opened.append((match.start(), match.end()))
         elif token == "}" and opened and (box := opened.pop()):
             start, inner = box
-            while closed and closed[-1].start > start:
+            while closed and closed[-1][0] > start:
                 closed.pop()
-            if text[inner : match.start()].strip():
-                closed.append(Statement(text[inner : match.start()], start, match.end()))
-    yield from closed
+            closed.append((start, inner, match.start()))
+    for start, inner, end in closed:
+        if text[inner:end].strip():
+            yield Statement(text[inner:end], start, end + 1)
 
 
 def tagged(text: str) -> Iterator[Statement]:

@@ -6,25 +6,42 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
-from topr_pipeline.rewards import markup
+from topr_pipeline.rewards import latex, markup
 
+_NUMBER = re.compile(r"\d+")
 _DEGREE = re.compile("°")
 
 
-def equal(answer: str, gold: str) -> bool:
-    """Does math-verify, without its alarm, find the two equal? (It is not symmetric.)
+def equal(answer: str, gold: str) -> bool | str:
+    """Are the two equal: by `latex.compare`, else to math-verify, without its alarm?
 
-    Raises MemoryError and RecursionError; any other error of math-verify means no.
+    `unverifiable` for a gold that math-verify cannot read, unless the numbers in the two differ,
+    and for values that it finds equal only one way round. Errors of math-verify propagate.
     """
+    decided = latex.compare(gold, answer)
+    if decided is not None:
+        return decided
+    wanted, found = _parsed(_latex(gold)), _parsed(_latex(answer))
+    if not wanted:
+        same_numbers = _NUMBER.findall(_latex(gold)) == _NUMBER.findall(_latex(answer))
+        return "unverifiable" if same_numbers else False
+    equal = bool(found) and _verified(wanted, found)
+    if equal and _expressions(wanted + found) and not _verified(found, wanted):
+        return "unverifiable"
+    return equal
+
+
+def _expressions(parsed: list[Any]) -> bool:
+    """Are these values, whose equality has no direction? That of equations has, to math-verify."""
+    from sympy import Expr
+
+    return all(isinstance(item, Expr) for item in parsed)
+
+
+def _verified(wanted: list[Any], found: list[Any]) -> bool:
     from math_verify import verify
 
-    wanted, found = _parsed(_latex(gold)), _parsed(_latex(answer))
-    try:
-        return verify(wanted, found, timeout_seconds=None, raise_on_error=True)
-    except (MemoryError, RecursionError):
-        raise
-    except Exception:
-        return False
+    return verify(wanted, found, timeout_seconds=None, raise_on_error=True)
 
 
 def prepare() -> None:
@@ -47,7 +64,7 @@ def _parsed(latex: str) -> list[Any]:
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     config = (LatexExtractionConfig(boxed_match_priority=0),)
     boxed = f"$\\boxed{{{latex}}}$"
-    return parse(boxed, config, fallback_mode="no_fallback", parsing_timeout=0)
+    return parse(boxed, config, fallback_mode="no_fallback", parsing_timeout=0, raise_on_error=True)
 
 
 def _latex(text: str) -> str:

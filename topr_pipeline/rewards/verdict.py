@@ -37,8 +37,3 @@ def gold(text: str) -> str | None:
     """`yes` or `no` of a truth value; None if it is none."""
     word = text.strip().rstrip(".").lower()
     return "yes" if word in _YES else "no" if word in _NO else None
-
-
-def compare(gold: str, answer: str) -> bool:
-    """Did it say the truth?"""
-    return gold == answer

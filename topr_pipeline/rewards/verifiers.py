@@ -2,9 +2,11 @@
 
 import hashlib
 import importlib.util
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ class Verifier:
 
     `extract` and `gold` give answer and gold in the form that is compared, None if there is none;
     `compare(gold, answer)` gives None for what only `judge` can tell, a `module:function` that is
-    called as `function(answer, gold)` in a worker process. `version` is part of the cache's key.
+    called as `function(answer, gold)` in a worker process. `whole`: the answer is the completion
+    itself, and the function may name another. `clear`: is a gold so plain that an answer is wrong
+    which cannot be judged beside it within the limits? `build` and the version are the cache's key.
     """
 
     name: str
@@ -27,10 +31,17 @@ class Verifier:
     gold: Callable[[str], str | None]
     compare: Callable[[str, str], bool | None]
     judge: str | None = None
+    whole: bool = False
+    clear: Callable[[str], bool] | None = None
+    build: str = ""
 
     @property
     def label(self) -> str:
         return f"{self.name}/{self.version}"
+
+    @property
+    def key(self) -> str:
+        return f"{self.label}+{self.build}" if self.build else self.label
 
 
 def find(name: str) -> Verifier:
@@ -55,13 +66,23 @@ def batch(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _simple(name: str, module: Any) -> Verifier:
-    return Verifier(name, module.VERSION, module.extract, module.gold, module.compare)
+    compare = getattr(module, "compare", operator.eq)
+    return Verifier(name, module.VERSION, module.extract, module.gold, compare, build=_build())
 
 
 def _math() -> Verifier:
     version = f"{latex.VERSION}+math-verify-{symbolic.math_verify_version()}"
     judge = "topr_pipeline.rewards.symbolic:equal"
-    return Verifier("math", version, latex.extract, latex.gold, latex.compare, judge)
+    return Verifier(
+        "math",
+        version,
+        latex.extract,
+        latex.gold,
+        latex.quickly,
+        judge,
+        clear=latex.clear,
+        build=_build(),
+    )
 
 
 def _reasoning_gym() -> Verifier:
@@ -71,7 +92,10 @@ def _reasoning_gym() -> Verifier:
             "install it with pip install 'topr_pipeline[reasoning_gym]'"
         )
     judge = "topr_pipeline.rewards.gym:score"
-    return Verifier("reasoning_gym", gym.VERSION, gym.extract, gym.gold, _undecided, judge)
+    version = f"{gym.VERSION}+{metadata.version('reasoning-gym')}"
+    return Verifier(
+        "reasoning_gym", version, exact.extract, gym.gold, _undecided, judge, build=_build()
+    )
 
 
 def _own(path: str) -> Verifier:
@@ -88,11 +112,57 @@ def _own(path: str) -> Verifier:
         )
     source = Path(spec.origin).read_bytes() if spec.origin and Path(spec.origin).exists() else b""
     version = hashlib.sha256(source).hexdigest()[:12]
-    return Verifier(path, version, whole, whole, _undecided, path)
+    return Verifier(path, version, _everything, _everything, _undecided, path, whole=True)
 
 
-def whole(text: str) -> str | None:
-    """What a user's function gets: everything."""
+def in_worker(verifier: Verifier) -> Verifier:
+    """`verifier` with all of its work, reading included, left to a worker process."""
+    return Verifier(
+        verifier.name, verifier.version, _everything, partial(_named, verifier.name), _undecided,
+        "topr_pipeline.rewards.verifiers:judge_whole", whole=True,
+        clear=partial(_clear_named, verifier), build=f"{verifier.build}-whole",
+    )  # fmt: skip
+
+
+def _clear_named(verifier: Verifier, gold: str) -> bool:
+    wanted = verifier.gold(gold.partition(":")[2]) if len(gold) < 1000 else None
+    return wanted is not None and verifier.clear is not None and verifier.clear(wanted)
+
+
+def judge_whole(completion: str, gold: str) -> tuple[str, str | None]:
+    """Outcome and answer of a completion, in a worker; `gold` is "NAME:GOLD" (`in_worker`)."""
+    name, _, gold = gold.partition(":")
+    verifier = find(name)
+    wanted, answer = verifier.gold(gold), verifier.extract(completion)
+    if wanted is None:
+        return "unverifiable", answer
+    if answer is None:
+        return "invalid", None
+    equal = verifier.compare(wanted, answer)
+    if equal is None and verifier.judge is not None:
+        module, _, function = verifier.judge.partition(":")
+        equal = getattr(importlib.import_module(module), function)(answer, wanted)
+        if isinstance(equal, str):
+            return equal, answer
+    return "correct" if equal else "incorrect", answer
+
+
+@lru_cache(maxsize=1)
+def _build() -> str:
+    """A hash of this package's source and of the libraries whose verdicts it keeps."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    for library in ("math-verify", "sympy", "latex2sympy2_extended", "mpmath"):
+        digest.update(metadata.version(library).encode())
+    return digest.hexdigest()[:12]
+
+
+def _named(name: str, gold: str) -> str:
+    return f"{name}:{gold}"
+
+
+def _everything(text: str) -> str | None:
     return text
 
 

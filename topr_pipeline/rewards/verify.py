@@ -37,14 +37,23 @@ def verify_reported(
     """As `verify`, with the account of how the verdicts came about."""
     rows = _joined(solutions, prompts, rewards.verifier == "reasoning_gym")
     graded, report = grading.grade(rows, rewards, cache, progress)
-    table = pl.concat([rows.select("prompt_id", "sample_index"), graded], how="horizontal")
-    if not solutions.height == graded.height == table.height:
+    if solutions.height != graded.height:
         raise AssertionError(f"{solutions.height} solutions gave {graded.height} rewards")
-    return tables.REWARDS.conform(table), report
+    return tables.REWARDS.conform(graded), report
 
 
 def _joined(solutions: pl.DataFrame, prompts: pl.DataFrame, with_entry: bool) -> pl.DataFrame:
     """`solutions` with their golds, joined by id and sorted by (prompt_id, sample_index)."""
+    for name, table, ids in (
+        ("prompts", prompts, ["prompt_id"]),
+        ("solutions", solutions, ["prompt_id", "sample_index"]),
+    ):
+        twice = table.filter(pl.struct(ids).is_duplicated())
+        if twice.height:
+            raise ToprError(
+                f"rewards: the {name} hold {'/'.join(ids)} {twice.select(ids).row(0)} more than "
+                "once; wanted is one row for each; materialise them again"
+            )
     golds = prompts.select("prompt_id", "gold")
     if with_entry:
         metas = prompts["meta"] if "meta" in prompts.columns else [None] * prompts.height

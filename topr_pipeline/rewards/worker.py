@@ -1,7 +1,7 @@
 """A worker process: judges pairs that it reads from its standard input, one JSON line each way.
 
-Started by `pool` as `python worker.py MODULE:FUNCTION MEMORY_MIB`. It may hang, grow or crash; the
-pool kills it then and starts another.
+Started by `pool` as `python worker.py MODULE:FUNCTION MEMORY_MIB PARENT`. It may hang, grow or
+crash; the pool kills it then and starts another.
 """
 
 import contextlib
@@ -16,15 +16,18 @@ from typing import Any, TextIO
 
 OUTCOMES = ("correct", "incorrect", "invalid", "truncated", "unverifiable")
 LONGEST_DETAIL = 300
+_PID = os.getpid()
 UNVERIFIABLE = "unverifiable"
 
 
 def main() -> None:
     """Import the function, say so, and answer requests until the input ends."""
     replies = os.fdopen(os.dup(1), "w", buffering=1)
+    requests = os.fdopen(os.dup(0), "r")
+    _point_at_null(0)  # nothing that a verifier runs may read the requests
     os.dup2(2, 1)
-    _die_with_parent()
-    path, memory_mib = sys.argv[1], int(sys.argv[2])
+    path, memory_mib, parent = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    _die_with(parent)
     _limit_memory(memory_mib)
     try:
         function = _imported(path)
@@ -33,8 +36,8 @@ def main() -> None:
         return
     batch = bool(getattr(function, "batch", False))
     _say(replies, {"ready": True, "batch": batch})
-    _silence()
-    for line in sys.stdin:
+    _point_at_null(1, 2)  # nothing that it prints may fill a pipe or a disk
+    for line in requests:
         pairs = json.loads(line)
         for reply in judged_batch(function, pairs) if batch else judged(function, pairs):
             _say(replies, reply)
@@ -46,7 +49,7 @@ def judged(function: Callable[..., Any], pairs: list[list[str]]) -> Iterator[dic
         started = time.monotonic()
         try:
             reply = verdict(function(answer, gold))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # also KeyboardInterrupt, SystemExit
             reply = _failed(error)
         yield reply | {"seconds": time.monotonic() - started}
 
@@ -59,7 +62,7 @@ def judged_batch(function: Callable[..., Any], pairs: list[list[str]]) -> Iterat
         if len(results) != len(pairs):
             raise ValueError(f"returned {len(results)} results for {len(pairs)} completions")
         replies = [verdict(result) for result in results]
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # also KeyboardInterrupt, SystemExit
         if len(pairs) > 1:
             for pair in pairs:
                 yield from judged_batch(function, [pair])
@@ -114,14 +117,16 @@ def _imported(path: str) -> Callable[..., Any]:
 
 
 def _say(replies: TextIO, message: dict[str, Any]) -> None:
+    if os.getpid() != _PID:  # a copy that the verifier made and that came back
+        os._exit(0)
     replies.write(json.dumps(message) + "\n")
 
 
-def _silence() -> None:
-    """Nothing that a verifier prints may fill a pipe or a disk."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.dup2(null, 2)
+def _point_at_null(*descriptors: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor)
+    os.close(null)
 
 
 def _limit_memory(mib: int) -> None:
@@ -134,13 +139,18 @@ def _limit_memory(mib: int) -> None:
             resource.setrlimit(resource.RLIMIT_AS, (mib << 20, mib << 20))
 
 
-def _die_with_parent() -> None:
-    """On Linux, be killed with the process that started this one, even in the midst of work."""
+def _die_with(parent: int) -> None:
+    """On Linux, be killed with the thread that started this one, even in the midst of work.
+
+    It is the thread that runs `pool.judge`, and so needs this process no longer than it lives.
+    """
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
         import signal
 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before that call
+        os._exit(1)
 
 
 if __name__ == "__main__":
