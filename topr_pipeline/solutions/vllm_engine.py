@@ -1,7 +1,7 @@
 """Sampling with vLLM in this job: continuous batching, on GPUs and CPUs.
 
 vLLM computes in processes of its own, so that its thread pinning, memory binding and patches of
-torch touch nothing else, and `close` gives all memory back.
+torch touch nothing else, and `close` gives all memory back. They end when this process is killed.
 """
 
 import importlib.util
@@ -70,6 +70,7 @@ class VllmEngine:
                 "wants less gpu_memory_utilization or max_model_len, or does not know the "
                 "architecture (then: sampling.engine: transformers)"
             ) from error
+        self.llm.collective_rpc("follow", args=(os.getpid(),))
         self.sampling = sampling
 
     def generate(self, batch: Sequence[Request], seed: int) -> list[list[Completion]]:
@@ -114,7 +115,7 @@ def _llm_arguments(policy: Path, sampling: Sampling, text: PolicyText) -> dict[s
         "logprobs_mode": "raw_logprobs",
         # logits rounded to bf16 alone would shift pi/mu of a few hundred tokens by a factor of two
         "hf_overrides": {"head_dtype": "float32"},
-        "worker_extension_cls": "topr_pipeline.solutions.vllm_worker.Reseeding",
+        "worker_extension_cls": "topr_pipeline.solutions.vllm_worker.WorkerExtension",
         **chosen,
     }
 
