@@ -20,6 +20,7 @@ from transformers.generation.logits_process import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Sampling
@@ -50,6 +51,7 @@ class TransformersEngine:
         self.device = torch.accelerator.current_accelerator(check_available=True) or torch.device(
             "cpu"
         )
+        disable_progress_bar()  # of loading weights: this project's bars say how far it is
         model: Any = AutoModelForCausalLM.from_pretrained(
             policy, dtype=sampling.dtype, trust_remote_code=self.text.trusted
         )
