@@ -5,22 +5,13 @@ out of range are errors. A fingerprint is the hash of just the sections that a s
 editing one key makes stale what depends on it and nothing else.
 """
 
-import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    AllowInfNan,
-    BeforeValidator,
-    Discriminator,
-    Field,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, model_validator
 
+from topr_pipeline.curation import AnnaKarenina, Mix, MixStep, Uniform
 from topr_pipeline.inputs import (
     Columns,
     FilePrompts,
@@ -40,7 +31,6 @@ from topr_pipeline.section import (
     OPERATIONAL,
     Float,
     Int,
-    Momentum,
     Natural,
     OpenShare,
     Positive,
@@ -49,8 +39,8 @@ from topr_pipeline.section import (
     Share,
     fingerprint,
     known_or_dotted,
-    no_bool,
 )
+from topr_pipeline.training import Bounds, ObjectiveName, Training
 
 __all__ = [
     "OPERATIONAL",
@@ -217,106 +207,7 @@ class Rewards(Section):
     limits: RewardLimits = Field(default=RewardLimits(), json_schema_extra=OPERATIONAL)
 
 
-# ------------------------------------------------------------------------------------- mix
-
-
-class Uniform(Section):
-    """Keep the first `samples_per_prompt` samples of each prompt (all when null)."""
-
-    strategy: Literal["uniform"]
-    samples_per_prompt: Positive | None = None
-
-
-class AnnaKarenina(Section):
-    """Per prompt the first `correct` correct and `incorrect` other samples (null: all)."""
-
-    strategy: Literal["anna_karenina"]
-    correct: Positive = 1
-    incorrect: Positive | None = None
-
-
-MixStep = Annotated[Uniform | AnnaKarenina, Field(discriminator="strategy")]
-
-
-class Mix(Section):
-    """What is trained on: ordered curation steps, then the baseline.
-
-    `effective_positive_share` solves for the baseline c that gives it (paper, section 3.3).
-    `min_positives` and `min_negatives` are the blocking check; 0 allows a one-sided mix.
-    """
-
-    steps: tuple[MixStep, ...] = (Uniform(strategy="uniform"),)
-    baseline: Annotated[Float, Field(ge=-1, le=1)] | None = None
-    effective_positive_share: OpenShare | None = None
-    min_positives: Natural = Field(default=1, json_schema_extra=OPERATIONAL)
-    min_negatives: Natural = Field(default=1, json_schema_extra=OPERATIONAL)
-
-    @model_validator(mode="after")
-    def _one_of(self) -> Self:
-        if self.baseline is not None and self.effective_positive_share is not None:
-            raise ValueError("give baseline or effective_positive_share, not both")
-        return self
-
-
-# ------------------------------------------------------------------------------------- training
-
-Bound = Annotated[float, AllowInfNan(True), Field(ge=0), BeforeValidator(no_bool)]
-
-
-class Bounds(Section):
-    """`[a, b]` for the sequence ratio pi/mu of positive and of negative samples (paper, eq. 8)."""
-
-    positive: tuple[Bound, Bound] = (1.0, 1.0)
-    negative: tuple[Bound, Bound] = (0.0, 1.0)
-
-    @field_validator("positive", "negative")
-    @classmethod
-    def _ordered(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if any(map(math.isnan, value)) or value[0] > value[1] or math.isinf(value[0]):
-            raise ValueError(f"{list(value)} must be [lower, upper] with finite lower <= upper")
-        return value
-
-
-ObjectiveName = Literal["topr", "positives", "reinforce", "importance_sampling", "tis"]
-
-
-def _name_or_bounds(value: Any) -> str:
-    return "bounds" if isinstance(value, Mapping | Bounds) else "name"
-
-
-Objective = Annotated[
-    Annotated[ObjectiveName, Tag("name")] | Annotated[Bounds, Tag("bounds")],
-    Discriminator(_name_or_bounds),
-]
-
-
-class Training(Section):
-    """One epoch over the mix by default. `batch_size` counts samples per optimiser step."""
-
-    objective: Objective = "topr"
-    optimizer: Literal["adamw", "adafactor"] = "adamw"
-    learning_rate: PositiveFloat = 5e-7
-    schedule: Literal["constant", "cosine"] = "constant"
-    warmup_steps: Natural = 0
-    betas: tuple[Momentum, Momentum] = (0.9, 0.999)
-    weight_decay: Annotated[Float, Field(ge=0)] = 0.0
-    max_grad_norm: PositiveFloat = 1.0
-    epochs: Positive = 1
-    batch_size: Positive = 64
-    micro_batch_size: Positive = Field(default=64, description="samples per forward pass")
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    ratio_limits: tuple[Float, Float] = Field(
-        default=(0.97, 1.03),
-        description="mean clipped ratio on the first batch that the blocking check accepts",
-        json_schema_extra=OPERATIONAL,
-    )
-
-    @field_validator("ratio_limits")
-    @classmethod
-    def _around_one(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if not 0 < value[0] <= 1 <= value[1]:
-            raise ValueError(f"{list(value)} must be [lower, upper] with 0 < lower <= 1 <= upper")
-        return value
+# ------------------------------------------------------------------------------------- evals
 
 
 class Evaluation(Section):
