@@ -129,7 +129,7 @@ SOLUTIONS = Table(
         "token_ids": (IDS, "the completion, with EOS when it was generated"),
         "logprobs": (LOGPROBS, "log mu per completion token: raw, at T=1, before top-k and top-p"),
         "logprob": (FLOAT, "log mu of the whole completion, their sum"),
-        "finish_reason": (TEXT, "stop (EOS) or length"),
+        "finish_reason": (TEXT, "stop (EOS or a stop string) or length"),
         "policy_version": (TEXT, "content hash of the behaviour policy"),
         "fingerprint": (TEXT, "hash of policy and sampling parameters: the store's key"),
     },

@@ -23,9 +23,10 @@ from topr_pipeline.tables import TRAINING_LOG
 class FakeEngine:
     """A sampling engine without a model: the reply is a function's, the rest is made up.
 
-    A word is a token, its id a stable hash below 1000; `EOS` ends a reply that fits into
-    `max_tokens`. Log-probs lie in (-2, 0) and depend on the text alone. Nothing depends on the
-    process, so equal calls give equal completions everywhere.
+    A word is a token, its id a stable hash below 1000. A reply that fits into `max_tokens` ends with
+    `EOS`; one with a stop string ends before the first, which is its last token. Log-probs lie in
+    (-2, 0) and depend on the text alone. Nothing depends on the process, so equal calls give equal
+    completions everywhere.
 
     Args:
         reply: `reply(prompt, i)` is the text of a prompt's sample i (its sample_index, from 0).
@@ -56,7 +57,7 @@ class FakeEngine:
     def start(self, policy: Path, sampling: Sampling) -> None:
         """Count the start; `policy` is not looked at and need not exist."""
         self.started += 1
-        self.max_tokens = sampling.max_tokens
+        self.max_tokens, self.stop = sampling.max_tokens, sampling.stop
 
     def generate(self, batch: Sequence[Request], seed: int) -> list[list[Completion]]:
         """The replies to `batch`, cut to `max_tokens` words."""
@@ -78,11 +79,15 @@ class FakeEngine:
             text = f"The answer is {_stable(f'{self.seed} {seed} {i} {prompt}') % 10}"
         else:
             text = self.reply(prompt, i)
+        stops = [stop for stop in self.stop if stop in text]
+        end = min(stops, key=text.find, default=None)
+        text = text.partition(end)[0] if end else text
         words = text.split()
         fits = len(words) < self.max_tokens
         if not fits:
             text = " ".join(words[: self.max_tokens])
-        tokens = [_token(w) for w in words[: self.max_tokens]] + [self.EOS] * fits
+        last = _token(end) if end else self.EOS
+        tokens = [_token(w) for w in words[: self.max_tokens]] + [last] * fits
         return Completion(
             text=text,
             prompt_token_ids=[_token(w) for w in prompt.split()],

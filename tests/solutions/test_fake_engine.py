@@ -47,3 +47,13 @@ def test_it_counts_and_fails_when_told():
         engine.generate(BATCH, seed=1)
     engine.close()
     assert (engine.started, engine.generated, engine.closed) == (1, 4, 1)
+
+
+def test_a_reply_ends_before_the_first_stop_string():
+    engine = FakeEngine(reply=lambda prompt, i: "so 2 + 2 = 4 Question: and\nthen")
+    sampling = Sampling.model_validate({"engine": "fake", "stop": ["\n", "Question:"]})
+    engine.start(Path("policy"), sampling)
+    ((said,),) = engine.generate([Request("2 + 2 = ?", 1)], 0)
+    assert said.text == "so 2 + 2 = 4 "
+    assert said.finish_reason == "stop"
+    assert len(said.token_ids) == 7 and said.token_ids[-1] != FakeEngine.EOS
