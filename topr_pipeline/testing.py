@@ -24,9 +24,9 @@ class FakeEngine:
     """A sampling engine without a model: the reply is a function's, the rest is made up.
 
     A word is a token, its id a stable hash below 1000. A reply that fits into `max_tokens` ends
-    with `EOS`; one with a stop string ends before the first, which is its last token. Log-probs lie
-    in (-2, 0) and depend on the text alone. Nothing depends on the process, so equal calls give equal
-    completions everywhere.
+    with `EOS`; one with a stop string ends before the first, then its last token. Log-probs lie in
+    (-2, 0) and depend on the text alone. Nothing depends on the process, so equal calls give
+    equal completions everywhere.
 
     Args:
         reply: `reply(prompt, i)` is the text of a prompt's sample i (its sample_index, from 0).
