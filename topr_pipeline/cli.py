@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
 )
+SHOWN = 100
 Names = Annotated[list[str] | None, typer.Argument(metavar="[EXPERIMENT]...")]
 
 
@@ -188,6 +189,33 @@ def verify(
         with Shown(file.name, "rows", out.print) as progress:
             graded = verify_file(file, rewards, completion, gold, output, progress=progress)
         show_verified(graded)
+
+
+@app.command()
+def sql(
+    query: Annotated[str, typer.Argument(help="One SELECT over the views.")] = "",
+    output: Annotated[
+        Path | None, typer.Option(help="CSV, Parquet or JSONL file for the rows.")
+    ] = None,
+) -> None:
+    """Query the tables of all experiments and iterations; without a query, say what there is."""
+    from topr_pipeline import views
+    from topr_pipeline.definitions import data_root
+
+    with _user_errors():
+        if not query:
+            show_frame(views.described())
+            return
+        if output:
+            views.check_output(output)
+        found = views.query(query, data_root())
+        if output:
+            views.write(found, output)
+            out.print(f"{found.height} rows written to {output}", soft_wrap=True)
+        else:
+            show_frame(found.head(SHOWN))
+            if found.height > SHOWN:
+                out.print(f"{found.height} rows, {SHOWN} shown; --output FILE has them all")
 
 
 @app.command()
