@@ -219,6 +219,24 @@ def sql(
 
 
 @app.command()
+def diff(
+    experiment: Annotated[str, typer.Argument()],
+    iteration: Annotated[int, typer.Argument(min=1, help="From 2 on.")],
+) -> None:
+    """Say what changed between the mix of an iteration and the one before it."""
+    from topr_pipeline.components.diff import difference
+
+    with _user_errors():
+        project = _load()
+        (chosen,) = project.chosen([experiment])
+        found = difference(chosen.name, chosen.nodes(), iteration, project.data)
+        named = {"before": f"iteration {found.before}", "after": f"iteration {found.after}"}
+        show_frame(found.figures.rename(named))
+        for note in found.notes:
+            out.print(note, soft_wrap=True)
+
+
+@app.command()
 def clean(
     experiment: Names = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,

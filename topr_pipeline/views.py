@@ -73,8 +73,10 @@ VIEWS: Mapping[str, View] = {
 }
 
 
-def query(sql: str, data: Path) -> pl.DataFrame:
+def query(sql: str, data: Path, parameters: Mapping[str, object] | None = None) -> pl.DataFrame:
     """The result of one SELECT (DuckDB's SQL) over the views of the data root `data`.
+
+    `parameters` are the values of `$name` in it.
 
     Raises ToprError for anything but one query, and for what DuckDB refuses: its own words, with
     the place in the query.
@@ -86,7 +88,7 @@ def query(sql: str, data: Path) -> pl.DataFrame:
                 said = ", ".join(kind.name for kind in kinds) or "nothing"
                 raise ToprError(f"one SELECT is wanted, not {said}; views: {', '.join(VIEWS)}")
             _open_views(connection, data)
-            return pl.DataFrame(connection.sql(sql).to_arrow_table())
+            return pl.DataFrame(connection.sql(sql, params=parameters).to_arrow_table())
         except duckdb.Error as error:
             raise ToprError(f"{error}\nViews: {', '.join(VIEWS)}") from error
 
