@@ -237,6 +237,36 @@ def diff(
 
 
 @app.command()
+def export(
+    experiment: Annotated[str, typer.Argument()],
+    iteration: Annotated[int, typer.Argument(min=1)],
+    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    solutions: Annotated[
+        bool, typer.Option("--solutions", help="All solutions instead of the mix.")
+    ] = False,
+    license: Annotated[str, typer.Option(help="For the card.")] = "unknown",
+    hub: Annotated[
+        str | None, typer.Option(help="Upload it too, as this private data set.", metavar="REPO")
+    ] = None,
+) -> None:
+    """Write an iteration's mix as a data set with a card, and as JSONL for SFT and DPO."""
+    from topr_pipeline.export import export as write_set
+    from topr_pipeline.export import upload
+
+    with _user_errors():
+        project = _load()
+        (chosen,) = project.chosen([experiment])
+        what = "solutions" if solutions else "mix"
+        written = write_set(
+            chosen.name, chosen.experiment, iteration, what, project.data, folder, license
+        )
+        for file, rows in written.items():
+            out.print(f"{folder / file}: {rows:,} rows", soft_wrap=True)
+        if hub:
+            out.print(f"Uploaded to {upload(folder, hub)}", soft_wrap=True)
+
+
+@app.command()
 def clean(
     experiment: Names = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
