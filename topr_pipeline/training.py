@@ -11,9 +11,11 @@ from topr_pipeline.section import (
     Float,
     Momentum,
     Natural,
+    OpenShare,
     Positive,
     PositiveFloat,
     Section,
+    known_or_dotted,
     no_bool,
 )
 
@@ -21,10 +23,15 @@ Bound = Annotated[float, AllowInfNan(True), Field(ge=0), BeforeValidator(no_bool
 
 
 class Bounds(Section):
-    """`[a, b]` for the sequence ratio pi/mu of positive and of negative samples (paper, eq. 8)."""
+    """`[a, b]` for the ratio pi/mu of positive and of negative samples (paper, eq. 8).
+
+    The ratio is that of whole sequences. `length_normalized` takes its n-th root, n the sequence's
+    tokens, which is not TOPR: a policy that left a sample behind keeps training on it.
+    """
 
     positive: tuple[Bound, Bound] = (1.0, 1.0)
     negative: tuple[Bound, Bound] = (0.0, 1.0)
+    length_normalized: bool = False
 
     @field_validator("positive", "negative")
     @classmethod
@@ -34,16 +41,46 @@ class Bounds(Section):
         return value
 
 
-ObjectiveName = Literal["topr", "positives", "reinforce", "importance_sampling", "tis"]
+class Clipped(Section):
+    """`ppo` or `grpo` with another clip range: the ratio in [1 - epsilon, 1 + epsilon]."""
+
+    name: Literal["ppo", "grpo"]
+    epsilon: OpenShare = 0.2
 
 
-def _name_or_bounds(value: Any) -> str:
+class Preference(Section):
+    """`dpo` with another strength of its implicit KL penalty."""
+
+    name: Literal["dpo"]
+    beta: PositiveFloat = 0.1
+
+
+OBJECTIVES = (
+    "topr",
+    "positives",
+    "reinforce",
+    "importance_sampling",
+    "tis",
+    "ppo",
+    "grpo",
+    "dpo",
+)
+
+
+def _kind_of_objective(value: Any) -> str:
+    if isinstance(value, Clipped | Preference):
+        value = {"name": value.name}
+    if isinstance(value, Mapping) and "name" in value:
+        return "preference" if value["name"] == "dpo" else "clipped"
     return "bounds" if isinstance(value, Mapping | Bounds) else "name"
 
 
 Objective = Annotated[
-    Annotated[ObjectiveName, Tag("name")] | Annotated[Bounds, Tag("bounds")],
-    Discriminator(_name_or_bounds),
+    Annotated[str, known_or_dotted(*OBJECTIVES), Tag("name")]
+    | Annotated[Bounds, Tag("bounds")]
+    | Annotated[Clipped, Tag("clipped")]
+    | Annotated[Preference, Tag("preference")],
+    Discriminator(_kind_of_objective),
 ]
 
 

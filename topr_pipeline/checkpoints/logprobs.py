@@ -18,10 +18,20 @@ from topr_pipeline.errors import ToprError
 
 
 class CompletionLogprobs(NamedTuple):
-    """fp32, in nats. T runs over the longest completion; entries past a row's end are 0."""
+    """Per completion token, fp32, in nats. T is the longest completion.
 
-    logprob_B: Tensor
+    Entries past a row's end are 0 and False in `mask_BT`. The entropy of the policy's next-token
+    distribution is detached.
+    """
+
     logprobs_BT: Tensor
+    entropy_BT: Tensor
+    mask_BT: Tensor
+
+    @property
+    def logprob_B(self) -> Tensor:
+        """log pi of the whole completions."""
+        return self.logprobs_BT.sum(1)
 
 
 def completion_logprobs(
@@ -59,9 +69,14 @@ def completion_logprobs(
     logprobs_N = -torch.nn.functional.cross_entropy(logits_NV.float(), targets_N, reduction="none")
     lengths_B = completion_BT.sum(1, keepdim=True)
     is_token_BT = torch.arange(int(lengths_B.max()), device=model.device) < lengths_B
-    logprobs_BT = torch.zeros_like(is_token_BT, dtype=torch.float32)
-    logprobs_BT = logprobs_BT.masked_scatter(is_token_BT, logprobs_N)
-    return CompletionLogprobs(logprobs_BT.sum(1), logprobs_BT)
+    empty_BT = torch.zeros_like(is_token_BT, dtype=torch.float32)
+    with torch.no_grad():
+        entropy_N = torch.distributions.Categorical(logits=logits_NV.float()).entropy()
+    return CompletionLogprobs(
+        empty_BT.masked_scatter(is_token_BT, logprobs_N),
+        empty_BT.masked_scatter(is_token_BT, entropy_N),
+        is_token_BT,
+    )
 
 
 @contextmanager
