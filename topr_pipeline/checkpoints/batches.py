@@ -9,6 +9,7 @@ per group, since a prompt's prefix is computed once. All of it is deterministic.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -94,18 +95,26 @@ def missing_logprobs(samples: Sequence[Sample]) -> tuple[int, int]:
     return missing, sum(len(s.token_ids) for s in samples)
 
 
-def steps(samples: Sequence[Sample], batch_size: int, epochs: int, seed: int) -> list[list[Sample]]:
+def steps(
+    samples: Sequence[Sample],
+    batch_size: int,
+    epochs: int,
+    seed: int,
+    shuffle: Literal["prompts", "samples"] = "prompts",
+) -> list[list[Sample]]:
     """Batches of the optimiser: `batch_size` samples each (the last may have fewer).
 
-    Prompts are shuffled over the whole mix, anew in each epoch, and the samples of a prompt among
-    themselves; they stay next to each other, so that they mostly share a step and their prefix is
-    computed once. Epochs follow one another without a cut. A unit is not cut either: a batch may
-    exceed `batch_size` by the rest of one.
+    `prompts`: prompts are shuffled over the whole mix, anew in each epoch, and the samples of a
+    prompt among themselves; they stay next to each other, so that they mostly share a step and
+    their prefix is computed once. `samples`: all samples are shuffled alike. Epochs follow one
+    another without a cut. A unit is not cut either: a batch may exceed `batch_size` by its rest.
     """
-    by_prompt: dict[tuple[int, ...], dict[int, list[Sample]]] = {}
+    nested: dict[tuple[int, ...], dict[int, list[Sample]]] = {}
     for sample in samples:
-        by_prompt.setdefault(sample.prompt_ids, {}).setdefault(sample.unit, []).append(sample)
-    prompts = [list(units.values()) for units in by_prompt.values()]
+        nested.setdefault(sample.prompt_ids, {}).setdefault(sample.unit, []).append(sample)
+    prompts = [list(units.values()) for units in nested.values()]
+    if shuffle == "samples":
+        prompts = [[unit for units in prompts for unit in units]]
     generator = np.random.default_rng(seed)
     batches: list[list[Sample]] = [[]]
     for _ in range(epochs):
@@ -117,25 +126,25 @@ def steps(samples: Sequence[Sample], batch_size: int, epochs: int, seed: int) ->
     return batches
 
 
-def forwards(batch: Sequence[Sample], token_budget: int) -> list[Forward]:
+def forwards(batch: Sequence[Sample], token_budget: int, processes: int = 1) -> list[Forward]:
     """A batch cut into forwards of at most `token_budget` computed tokens (one unit at least).
 
     A prompt's samples are cut into as few groups as the budget allows, of about equal cost; groups
     fill the forwards, largest first, each into the emptiest one that has room. Units are not cut.
+    For several processes the forwards are made smaller until each has equally many, where the
+    batch has enough units for that.
     """
-    groups: list[Group] = []
-    in_order = sorted(batch, key=lambda s: (s.prompt_ids, s.unit))
-    for prompt_ids, of_prompt in groupby(in_order, key=lambda s: s.prompt_ids):
-        units = [tuple(unit) for _, unit in groupby(of_prompt, key=lambda s: s.unit)]
-        groups += _groups(prompt_ids, units, token_budget)
-    filled: list[Forward] = []
-    for group in sorted(groups, key=lambda g: -g.tokens):
-        roomy = [f for f in filled if _tokens(f) + group.tokens <= token_budget]
-        if roomy:
-            min(roomy, key=_tokens).append(group)
-        else:
-            filled.append([group])
-    return filled
+    units = _units_by_prompt(batch)
+    cut = _forwards(units, token_budget)
+    wanted = -(-len(cut) // processes) * processes
+    share = sum(map(_tokens, cut)) / wanted
+    for slack in (1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2.0):
+        if len(cut) == wanted:
+            break
+        finer = _forwards(units, min(token_budget, int(share * slack)))
+        if len(cut) < len(finer) <= wanted:
+            cut = finer
+    return cut
 
 
 def objective_input(groups: Sequence[Group], logprobs: CompletionLogprobs) -> ObjectiveInput:
@@ -167,9 +176,30 @@ def _known(logprobs: Sequence[float | None] | None, length: int) -> np.ndarray:
     return np.array(logprobs, np.float32)  # None becomes NaN
 
 
-def _groups(
-    prompt_ids: tuple[int, ...], units: list[tuple[Sample, ...]], token_budget: int
-) -> list[Group]:
+Units = list[tuple[Sample, ...]]
+
+
+def _units_by_prompt(batch: Sequence[Sample]) -> list[tuple[tuple[int, ...], Units]]:
+    in_order = sorted(batch, key=lambda s: (s.prompt_ids, s.unit))
+    return [
+        (prompt_ids, [tuple(unit) for _, unit in groupby(samples, key=lambda s: s.unit)])
+        for prompt_ids, samples in groupby(in_order, key=lambda s: s.prompt_ids)
+    ]
+
+
+def _forwards(prompts: list[tuple[tuple[int, ...], Units]], token_budget: int) -> list[Forward]:
+    groups = [g for prompt_ids, units in prompts for g in _groups(prompt_ids, units, token_budget)]
+    filled: list[Forward] = []
+    for group in sorted(groups, key=lambda g: -g.tokens):
+        roomy = [f for f in filled if _tokens(f) + group.tokens <= token_budget]
+        if roomy:
+            min(roomy, key=_tokens).append(group)
+        else:
+            filled.append([group])
+    return filled
+
+
+def _groups(prompt_ids: tuple[int, ...], units: Units, token_budget: int) -> list[Group]:
     """As few groups as the budget allows, filled longest unit first, each into the emptiest."""
     room = max(token_budget - len(prompt_ids), 1)
     sized = sorted(((sum(len(s.token_ids) for s in u), u) for u in units), key=lambda x: -x[0])

@@ -15,13 +15,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from topr_pipeline.checkpoints.chunked_head import Shaping, token_logprobs
 from topr_pipeline.errors import ToprError
-
-CHUNK_BYTES = 2**27
-"""Of one chunk's logits in fp32. Two more tensors of this size exist while it is in backward."""
 
 _PROBE = (-300.0, -40.0, -3.0, -0.5, 0.0, 0.25, 1.0, 7.0, 90.0)
 """Sent through a model in place of logits, to see what it does to them."""
@@ -81,10 +78,14 @@ def logprobs_at(
     inputs = {k: v.to(inner.device) if isinstance(v, Tensor) else v for k, v in inputs.items()}
     index_N = torch.tensor(position_N, device=inner.device)
     target_N = torch.tensor([t for c in completion_ids for t in c], device=inner.device)
+    vocabulary = int(inner.get_input_embeddings().weight.shape[0])  # pyrefly: ignore
     found: list[tuple[Tensor, Tensor]] = []
-    with _head_replaced(
-        inner, lambda head, x: found.append(_by_chunk(inner, head, x, index_N, target_N))
-    ):
+
+    def compute(head: nn.Module, hidden_BTH: Tensor) -> None:
+        hidden_NH = hidden_BTH.flatten(0, 1)[index_N]
+        found.append(token_logprobs(head, hidden_NH, target_N, vocabulary, _shaping(inner)))
+
+    with _head_replaced(inner, compute):
         seen = model(**inputs, use_cache=False).logits
     _check_head(inner, seen, len(found))
     [(logprob_N, entropy_N)] = found
@@ -106,12 +107,9 @@ def pretrained(model: nn.Module) -> PreTrainedModel:
     raise ToprError(f"{type(model).__name__} is no transformers model; policy")
 
 
-# ------------------------------------------------------------------------------------- the head
-
-
 @contextmanager
 def _head_replaced(
-    model: PreTrainedModel, take: Callable[[Callable[[Tensor], Tensor], Tensor], None]
+    model: PreTrainedModel, take: Callable[[nn.Module, Tensor], None]
 ) -> Generator[None]:
     """Within the block, the LM head gives its forward and its input to `take`, and returns _PROBE.
 
@@ -123,7 +121,7 @@ def _head_replaced(
         raise ToprError(f"{type(model).__name__} has no LM head; use a causal language model")
 
     def before(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        take(head.forward, args[0])
+        take(head, args[0])
         return (args[0][:1, :1].detach(), *args[1:])
 
     def after(_: nn.Module, __: Any, output: Tensor) -> Tensor:
@@ -137,58 +135,7 @@ def _head_replaced(
             hook.remove()
 
 
-def _by_chunk(
-    model: PreTrainedModel,
-    head: Callable[[Tensor], Tensor],
-    hidden_BTH: Tensor,
-    index_N: Tensor,
-    target_N: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Log-prob and entropy (N) of the targets, from the hidden states at `index_N`."""
-    hidden_NH = hidden_BTH.flatten(0, 1)[index_N]
-    scale, cap = _shaping(model)
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    size = max(1, CHUNK_BYTES // (4 * int(vocabulary)))
-
-    def chunk(hidden_CH: Tensor, target_C: Tensor) -> tuple[Tensor, Tensor]:
-        return _TokenLogprobs.apply(_shaped(head(hidden_CH).float(), scale, cap), target_C)
-
-    parts = [
-        checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False)
-        if torch.is_grad_enabled()
-        else chunk(*part)
-        for part in zip(hidden_NH.split(size), target_N.split(size), strict=True)
-    ]
-    logprobs, entropies = zip(*parts, strict=True)
-    return torch.cat(logprobs), torch.cat(entropies)
-
-
-class _TokenLogprobs(torch.autograd.Function):
-    """Of logits (C, V): the targets' log-probs, and the entropies, without gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, logits_CV: Tensor, target_C: Tensor) -> tuple[Tensor, Tensor]:
-        """log softmax at the targets; the probabilities are kept for backward."""
-        total_C = logits_CV.logsumexp(1)
-        p_CV = (logits_CV - total_C[:, None]).exp_()
-        entropy_C = total_C - torch.linalg.vecdot(p_CV, logits_CV)
-        ctx.save_for_backward(p_CV, target_C)
-        ctx.mark_non_differentiable(entropy_C)
-        return logits_CV.gather(1, target_C[:, None])[:, 0] - total_C, entropy_C
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """grad * (one_hot - p)."""
-        p_CV, target_C = ctx.saved_tensors
-        grad_C = grads[0]
-        grad_CV = p_CV * -grad_C[:, None]
-        return grad_CV.scatter_add_(1, target_C[:, None], grad_C[:, None]), None
-
-
-# ------------------------------------------------------------------------------------- shaping
-
-
-def _shaping(model: PreTrainedModel) -> tuple[float, float | None]:
+def _shaping(model: PreTrainedModel) -> Shaping:
     """The factor and the cap that a model applies to its logits, as its configuration says.
 
     Cohere multiplies by `logit_scale`, Granite divides by `logits_scaling`, Falcon-H1 multiplies by
@@ -199,14 +146,7 @@ def _shaping(model: PreTrainedModel) -> tuple[float, float | None]:
     scale *= getattr(config, "lm_head_multiplier", None) or 1.0
     scale /= getattr(config, "logits_scaling", None) or 1.0
     cap = getattr(config, "final_logit_softcapping", None)
-    return scale, cap or getattr(config, "logits_soft_cap", None)
-
-
-def _shaped(logits: Tensor, scale: float, cap: float | None) -> Tensor:
-    """cap * tanh(scale * logits / cap), or without a cap scale * logits."""
-    if scale != 1:
-        logits = logits * scale
-    return logits if cap is None else cap * torch.tanh(logits / cap)
+    return Shaping(scale, cap or getattr(config, "logits_soft_cap", None))
 
 
 def _check_head(model: PreTrainedModel, seen: Tensor, calls: int) -> None:
@@ -217,14 +157,13 @@ def _check_head(model: PreTrainedModel, seen: Tensor, calls: int) -> None:
             f"{name} calls its LM head as a module {calls} times in a forward, so its log-probs "
             "cannot be computed in chunks; policy; use a decoder-only causal language model"
         )
-    probe = torch.tensor(_PROBE, device=seen.device)
-    scale, cap = _shaping(model)
-    expected = _shaped(probe, scale, cap)
-    if seen.numel() != probe.numel() or not torch.allclose(
+    shaping = _shaping(model)
+    expected = shaping.apply(torch.tensor(_PROBE, device=seen.device))
+    if seen.numel() != expected.numel() or not torch.allclose(
         seen.detach().float().flatten(), expected, rtol=1e-2
     ):
         raise ToprError(
             f"{name} does something to its logits that is not known here (other than a factor of "
-            f"{scale:g}, a cap of {cap}), so its log-probs cannot be computed in chunks; policy; "
-            "use a model with plain, scaled or soft-capped logits"
+            f"{shaping.scale:g} and a cap of {shaping.cap}), so its log-probs cannot be computed "
+            "in chunks; policy; use a model with plain, scaled or soft-capped logits"
         )
