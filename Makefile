@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 VLLM := $(VENV)/.vllm
 export DAGSTER_DISABLE_TELEMETRY := yes
 
-.PHONY: run dev test test-vllm lint bench vllm clean
+.PHONY: run dev test test-vllm test-peft lint bench vllm clean
 
 run: $(READY)
 	$(BIN)/topr run tiny
@@ -15,10 +15,14 @@ dev: $(READY)
 	DAGSTER_HOME=$(CURDIR) $(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p 3000
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not vllm"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not vllm and not peft"
 
 test-vllm: $(VLLM)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m vllm
+
+test-peft: $(READY)
+	$(BIN)/pip install -qq --disable-pip-version-check --no-deps "peft>=0.21"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m peft
 
 lint: $(READY)
 	$(BIN)/ruff check .
