@@ -61,31 +61,21 @@ def samples_of(mix: pl.DataFrame) -> list[Sample]:
     Without a column `unit`, each sample is its own. A log mu of any other length than the
     completion's counts as not known.
     """
-    units = mix["unit"].to_list() if "unit" in mix.columns else range(mix.height)
-    columns = [
-        "prompt_id",
-        "sample_index",
-        "iteration",
-        "prompt_token_ids",
-        "token_ids",
-        "logprobs",
-        "advantage",
-        "reward",
-    ]
+    if "unit" not in mix.columns:
+        mix = mix.with_row_index("unit")
     return [
         Sample(
-            id_,
-            index,
-            iteration,
-            tuple(prompt),
-            tuple(tokens),
-            _known(mu, len(tokens)),
-            *rest,
-            unit,
+            prompt_id=row["prompt_id"],
+            sample_index=row["sample_index"],
+            iteration=row["iteration"],
+            prompt_ids=tuple(row["prompt_token_ids"]),
+            token_ids=tuple(row["token_ids"]),
+            logprobs_R=_known(row["logprobs"], len(row["token_ids"])),
+            advantage=row["advantage"],
+            reward=row["reward"],
+            unit=row["unit"],
         )
-        for (id_, index, iteration, prompt, tokens, mu, *rest), unit in zip(
-            mix.select(columns).iter_rows(), units, strict=True
-        )
+        for row in mix.iter_rows(named=True)
     ]
 
 
@@ -131,19 +121,20 @@ def forwards(batch: Sequence[Sample], token_budget: int, processes: int = 1) -> 
 
     A prompt's samples are cut into as few groups as the budget allows, of about equal cost; groups
     fill the forwards, largest first, each into the emptiest one that has room. Units are not cut.
-    For several processes the forwards are made smaller until each has equally many, where the
-    batch has enough units for that.
+    For several processes the forwards are made smaller until each has equally many, as far as the
+    batch has units for that.
     """
-    units = _units_by_prompt(batch)
-    cut = _forwards(units, token_budget)
+    prompts = _units_by_prompt(batch)
+    cut = _forwards(prompts, token_budget)
     wanted = -(-len(cut) // processes) * processes
-    share = sum(map(_tokens, cut)) / wanted
-    for slack in (1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2.0):
-        if len(cut) == wanted:
-            break
-        finer = _forwards(units, min(token_budget, int(share * slack)))
-        if len(cut) < len(finer) <= wanted:
-            cut = finer
+    if len(cut) < wanted:
+        share = 1.1 * sum(map(_tokens, cut)) / wanted
+        finer = _forwards(prompts, min(token_budget, int(share)))
+        cut = finer if len(finer) <= wanted else cut
+    while len(cut) < wanted and (whole := [f for f in cut if _units(f) > 1]):
+        largest = max(whole, key=_tokens)
+        at = next(i for i, f in enumerate(cut) if f is largest)
+        cut[at : at + 1] = _halved(largest)
     return cut
 
 
@@ -200,20 +191,45 @@ def _forwards(prompts: list[tuple[tuple[int, ...], Units]], token_budget: int) -
 
 
 def _groups(prompt_ids: tuple[int, ...], units: Units, token_budget: int) -> list[Group]:
-    """As few groups as the budget allows, filled longest unit first, each into the emptiest."""
+    """As few groups as the budget allows, of about equal cost."""
     room = max(token_budget - len(prompt_ids), 1)
-    sized = sorted(((sum(len(s.token_ids) for s in u), u) for u in units), key=lambda x: -x[0])
-    count = max(1, -(-sum(size for size, _ in sized) // room))
+    count = -(-sum(map(_length, units)) // room)
     while True:
-        bins: list[list[Sample]] = [[] for _ in range(min(count, len(sized)))]
-        filled = [0] * len(bins)
-        for size, unit in sized:
-            emptiest = filled.index(min(filled))
-            bins[emptiest] += unit
-            filled[emptiest] += size
-        if max(filled) <= room or len(bins) == len(sized):
-            return [Group(prompt_ids, tuple(samples)) for samples in bins]
+        groups = _dealt(prompt_ids, units, count)
+        fits = all(sum(len(s.token_ids) for s in g.samples) <= room for g in groups)
+        if fits or len(groups) == len(units):
+            return groups
         count += 1
+
+
+def _dealt(prompt_ids: tuple[int, ...], units: Units, count: int) -> list[Group]:
+    """At most `count` groups, the longest unit first, each into the emptiest."""
+    bins: list[list[Sample]] = [[] for _ in range(min(count, len(units)))]
+    filled = [0] * len(bins)
+    for unit in sorted(units, key=_length, reverse=True):
+        emptiest = filled.index(min(filled))
+        bins[emptiest] += unit
+        filled[emptiest] += _length(unit)
+    return [Group(prompt_ids, tuple(samples)) for samples in bins]
+
+
+def _halved(forward: Forward) -> list[Forward]:
+    """Two forwards of a forward of two units or more."""
+    if len(forward) == 1:
+        [(prompt_ids, units)] = _units_by_prompt(forward[0].samples)
+        return [[group] for group in _dealt(prompt_ids, units, 2)]
+    halves: list[Forward] = [[], []]
+    for group in sorted(forward, key=lambda g: -g.tokens):
+        min(halves, key=_tokens).append(group)
+    return halves
+
+
+def _length(unit: tuple[Sample, ...]) -> int:
+    return sum(len(s.token_ids) for s in unit)
+
+
+def _units(forward: Forward) -> int:
+    return len({s.unit for group in forward for s in group.samples})
 
 
 def _tokens(forward: Forward) -> int:

@@ -52,7 +52,7 @@ class GroupLogprobs:
     def _verify(self, model: nn.Module, groups: Sequence[Group]) -> None:
         self._verified = True
         inner = pretrained(model)
-        before = inner.config._attn_implementation
+        before = inner.config._attn_implementation or "eager"
         reason = _difference(model, [_shortened(groups[0], 48), _shortened(groups[-1], 32)])
         if reason:
             self.shares_prefix = False
@@ -95,16 +95,20 @@ def packed_logprobs(model: nn.Module, groups: Sequence[Group]) -> CompletionLogp
 
 def _packed(model: nn.Module, groups: Sequence[Group]) -> tuple[CompletionLogprobs, Layout]:
     token_ids, position_ids, predicting_N, layout = _laid_out(groups)
-    pretrained(model).set_attn_implementation(NAME)
+    inner = pretrained(model)
+    inner.set_attn_implementation(NAME)
+    if inner.config._attn_implementation != NAME:
+        raise NotShareable("its layers take no attention functions")
     inputs = {
         "input_ids": torch.tensor([token_ids]),
         "position_ids": torch.tensor([position_ids]),
+        "attention_mask": torch.ones(1, 1, 1, 1),  # of four axes, so that none is made
         "shared_prefix": layout,
     }
     result = logprobs_at(
         model, inputs, predicting_N, [s.token_ids for g in groups for s in g.samples]
     )
-    layers = pretrained(model).config.get_text_config().num_hidden_layers
+    layers = inner.config.get_text_config().num_hidden_layers
     if layout.calls != layers:
         raise NotShareable(f"{layout.calls} of its {layers} layers take attention functions")
     return result, layout
@@ -161,8 +165,10 @@ def _difference(model: nn.Module, groups: Sequence[Group]) -> str | None:
     plain = _plain(model, groups)
     try:
         packed, layout = _packed(model, groups)
-    except (NotShareable, TypeError, ValueError, KeyError) as error:
+    except NotShareable as error:
         return str(error)
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:
+        return f"its forward refuses a packed row ({error})"
     off = float((plain.logprobs_BT - packed.logprobs_BT).abs().sum() / plain.mask_BT.sum())
     if not off <= (FULL if layout.dtype in (torch.float32, torch.float64) else HALF):
         return f"its log-probs differ by {off:.2g} per token from those without sharing"
