@@ -51,7 +51,7 @@ class Recorder(TrainerCallback):
             self.ratio = check_start(fresh.drop_nulls("log_ratio"), self.limits)
 
     def row(self, logs: dict[str, float], state: TrainerState) -> dict[str, Any]:
-        """The row of the step that was just done, next to what the Trainer logs."""
+        """The row of the step that was just done, next to what the Trainer logs; without nulls."""
         if not math.isfinite(logs["grad_norm"]):
             raise _not_finite("gradient norm", logs["grad_norm"], state.global_step, self.samples)
         seconds = self.before + time.monotonic() - self.started
@@ -59,14 +59,15 @@ class Recorder(TrainerCallback):
         found = figures(self.samples)
         rate = (found["tokens"] or 0) / max(seconds - earlier, 1e-9)
         first = {"mean_clipped_ratio": self.ratio} if state.global_step == 1 else {}
-        return {**found, "tokens_per_s": rate, "seconds": seconds, **first}
+        row = {**found, "tokens_per_s": rate, "seconds": seconds, **first}
+        return {name: value for name, value in row.items() if value is not None}
 
     def trained(self, state: TrainerState) -> Trained:
         """What is left of the training besides its weights."""
         rows = [row for row in state.log_history if "grad_norm" in row]
-        # figures may be null for long
-        log = TRAINING_LOG.conform(pl.DataFrame(rows, infer_schema_length=None))
-        return Trained(log, rows[0]["mean_clipped_ratio"])
+        named = [{name: row.get(name) for name in TRAINING_LOG.columns} for row in rows]
+        log = TRAINING_LOG.conform(pl.DataFrame(named, infer_schema_length=None))
+        return Trained(log, rows[0].get("mean_clipped_ratio"))
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
