@@ -138,7 +138,7 @@ def test_warnings_of_the_process_are_warnings_here(job: TrainJob, caplog):
     MIX.write(MIX.read(job.mix).with_columns(logprobs=unknown), job.mix)
     run_job(with_training(job, objective="topr", max_missing_logprobs=0.5, save_minutes=None))
     assert "their ratio counts as 1" in caplog.text
-    assert not job.state.exists()
+    assert job.state is not None and not job.state.exists()
 
 
 def test_an_interrupted_job_ends(job: TrainJob, deaths: Path):

@@ -48,7 +48,12 @@ def test_a_state_is_that_of_the_very_same_training(tmp_path: Path, what: str):
         (tmp_path / name / "weights").write_text(name)
 
     def folder(**changes: Any) -> Path:
-        said = {"mix": pl.DataFrame({"row": [1, 2, 3]}), "start": "start", "seed": 0} | changes
+        said: dict[str, Any] = {
+            "mix": pl.DataFrame({"row": [1, 2, 3]}),
+            "start": "start",
+            "seed": 0,
+        }
+        said |= changes
         training = said.get("training", Training())
         return state_folder(tmp_path, said["mix"], tmp_path / said["start"], training, said["seed"])
 

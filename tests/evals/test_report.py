@@ -122,6 +122,6 @@ def test_reward_histogram_of_nothing_verifiable_says_so():
 
 @pytest.mark.parametrize("weights", [[0.9, None, 0.5], [None, None, None]])
 def test_training_curve_is_a_png_with_and_without_negatives(weights):
-    figures = dict.fromkeys((column for column, *_ in PANELS), [0.5, 0.2, 0.1])
+    figures = {column: [0.5, 0.2, 0.1] for column, *_ in PANELS}
     log = pl.DataFrame({**figures, "step": [1, 2, 3], "weight_negative": weights})
     assert training_curve(log).startswith(PNG)

@@ -1,26 +1,14 @@
 """`training` in the words of transformers."""
 
-import importlib.util
 import os
 from pathlib import Path
 
 import torch
 from transformers import TrainingArguments
 
-from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Training
 
 _SCHEDULES = {"constant": "constant_with_warmup", "cosine": "cosine"}
-
-
-def check_arguments(training: Training) -> None:
-    """Raise ToprError when `training.report_to` names something that is not installed."""
-    for tool in training.report_to:
-        if importlib.util.find_spec(tool) is None:
-            raise ToprError(
-                f"{tool} is not installed; training.report_to {list(training.report_to)}; "
-                f"`pip install {tool}`, or leave it out: the same figures are in the training log"
-            )
 
 
 def arguments(
@@ -45,7 +33,7 @@ def arguments(
         max_grad_norm=training.max_grad_norm,
         num_train_epochs=1,  # epochs are in the list of steps
         per_device_train_batch_size=1,
-        fsdp=training.launch.fsdp or None,
+        fsdp=True if training.launch.fsdp else None,  # pyrefly: ignore
         fsdp_config={"state_dict_type": "FULL_STATE_DICT"} if training.launch.fsdp else None,
         ddp_find_unused_parameters=False,
         remove_unused_columns=False,

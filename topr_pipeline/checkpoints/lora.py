@@ -1,6 +1,5 @@
 """Low-rank updates through peft: put into a model in place, and merged into its weights."""
 
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from topr_pipeline.errors import ToprError
@@ -8,15 +7,6 @@ from topr_pipeline.experiment import Training
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-def check_lora(training: Training) -> None:
-    """Raise ToprError when `training.lora` is wanted and peft is not installed."""
-    if training.lora is not None and importlib.util.find_spec("peft") is None:
-        raise ToprError(
-            "peft is not installed; training.lora wants it: `pip install topr_pipeline[lora]`, "
-            "or leave training.lora out to train all weights"
-        )
 
 
 def add_lora(model: "PreTrainedModel", training: Training) -> Any:

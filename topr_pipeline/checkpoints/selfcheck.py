@@ -47,7 +47,7 @@ def _check_missing(mix: pl.DataFrame, max_missing: float) -> None:
         missing=tokens - pl.when(whole).then(known.cast(pl.Int64)).otherwise(0).fill_null(0),
         tokens=tokens,
     ).filter(pl.col("tokens") > 0)
-    missing, total = counted["missing"].sum(), counted["tokens"].sum()
+    missing, total = (int(counted[name].sum()) for name in ("missing", "tokens"))
     if not missing:
         return
     rows = counted.filter(pl.col("missing") > 0)

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, Trainer
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer_callback import PrinterCallback
 
-from topr_pipeline.checkpoints.arguments import arguments, check_arguments
+from topr_pipeline.checkpoints.arguments import arguments
 from topr_pipeline.checkpoints.batches import (
     Forward,
     Sample,
@@ -28,8 +28,9 @@ from topr_pipeline.checkpoints.batches import (
 )
 from topr_pipeline.checkpoints.figures import facts
 from topr_pipeline.checkpoints.folders import describe, load, save
-from topr_pipeline.checkpoints.lora import add_lora, check_lora, merge
+from topr_pipeline.checkpoints.lora import add_lora, merge
 from topr_pipeline.checkpoints.objective import Objective, make_objective
+from topr_pipeline.checkpoints.packages import check_packages
 from topr_pipeline.checkpoints.processes import gathered, is_first, rank, together, world
 from topr_pipeline.checkpoints.recorder import Recorder
 from topr_pipeline.checkpoints.selfcheck import check_mix, recomputed
@@ -82,8 +83,7 @@ def train(
     mix = MIX.conform(mix)
     objective = make_objective(training.objective)
     check_mix(mix, objective.reads_behaviour, training.max_missing_logprobs)
-    check_lora(training)
-    check_arguments(training)
+    check_packages(training)
     check_room(folder, state, describe(start)["parameters"], training)
     states = None
     if state is not None and keeps_states(training):
@@ -95,7 +95,7 @@ def train(
         model, tokenizer = load(start, "float32")
         logprobs_of = GroupLogprobs()
         if training.recompute_behaviour:
-            mix = recomputed(mix, model.to(args.device), logprobs_of, training)
+            mix = recomputed(mix, nn.Module.to(model, args.device), logprobs_of, training)
         adapters = add_lora(model, training)
         trainer = _Trainer(
             states=states,
@@ -180,9 +180,8 @@ class _Trainer(Trainer):
 
     def get_train_dataloader(self) -> Any:
         """Not sharded by accelerate: an item knows its process."""
-        return torch.utils.data.DataLoader(
-            self.train_dataset, batch_size=1, shuffle=False, collate_fn=self.data_collator
-        )
+        steps: Any = self.train_dataset
+        return torch.utils.data.DataLoader(steps, batch_size=1, collate_fn=self.data_collator)
 
     def training_step(self, model: Any, inputs: Any, *_: Any, **__: Any) -> torch.Tensor:
         """Forward and backward of all of this process's forwards; gradients meet in the last."""
@@ -216,7 +215,7 @@ class _Trainer(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """The weights of a state; shards are saved with their optimiser's."""
         if self.args.should_save and not self.is_fsdp_enabled:
-            assert output_dir is not None
+            assert output_dir is not None and self.model is not None
             Path(output_dir).mkdir(parents=True)
             torch.save(self.model.state_dict(), Path(output_dir) / "pytorch_model.bin")
 

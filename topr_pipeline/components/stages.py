@@ -13,6 +13,7 @@ import polars as pl
 
 from topr_pipeline import mixes, prompts, rewards, solutions
 from topr_pipeline.checkpoints.jobs import BasePolicyJob, TrainJob
+from topr_pipeline.checkpoints.packages import check_packages
 from topr_pipeline.components.graph import Node
 from topr_pipeline.components.manifest import read_manifest
 from topr_pipeline.components.models import Models
@@ -88,11 +89,12 @@ def check_inputs(experiment: Experiment, root: Path) -> tuple[pl.DataFrame, pl.D
 
     Returns (prompts, eval_prompts) as the policy reads them. Raises ToprError for what the prompts
     room refuses (files, rows, overlap, examples), a policy that is not there, a chat template that
-    it lacks, and prompts that leave no room in its context. Of the policy, configuration and
-    tokenizer are read at most.
+    it lacks, prompts that leave no room in its context, and packages that `training` wants and that
+    are not installed. Of the policy, configuration and tokenizer are read at most.
     """
     from topr_pipeline.checkpoints import sources
 
+    check_packages(experiment.training)
     policy, template, seed = experiment.policy, experiment.template, experiment.seed
     train = prompts.load_prompts(experiment.prompts, root, seed, "prompts")
     held_out = prompts.load_prompts(experiment.eval_prompts, root, seed, "eval_prompts")
