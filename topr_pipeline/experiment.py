@@ -40,12 +40,13 @@ from topr_pipeline.section import (
     fingerprint,
     known_or_dotted,
 )
-from topr_pipeline.training import Bounds, ObjectiveName, Training
+from topr_pipeline.training import Bounds, Clipped, Preference, Training
 
 __all__ = [
     "OPERATIONAL",
     "AnnaKarenina",
     "Bounds",
+    "Clipped",
     "Columns",
     "Evaluation",
     "Experiment",
@@ -56,8 +57,8 @@ __all__ = [
     "HubPrompts",
     "Mix",
     "MixStep",
-    "ObjectiveName",
     "Policy",
+    "Preference",
     "Prompts",
     "RewardLimits",
     "RewardValues",

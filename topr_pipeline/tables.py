@@ -6,6 +6,7 @@ name in the same folder and then renamed, so that a reader sees the old file or 
 
 import errno
 import hashlib
+import importlib.util
 import os
 import shutil
 import uuid
@@ -183,12 +184,16 @@ TRAINING_LOG = Table(
         "learning_rate": (FLOAT, "of this step"),
         "positives": (INT, "samples with advantage >= 0 in the batch"),
         "negatives": (INT, "samples with advantage < 0 in the batch"),
+        "weight_positive": (FLOAT, "mean tapered ratio of the positives; null without any"),
         "weight_negative": (FLOAT, "mean tapered ratio of the negatives; null without any"),
         "vanished_negative": (FLOAT, "share of negatives with weight < 0.05"),
         "log_ratio_positive": (FLOAT, "mean log pi/mu of the positives"),
         "log_ratio_negative": (FLOAT, "mean log pi/mu of the negatives"),
-        "tokens": (INT, "prompt and completion tokens of the batch"),
-        "seconds": (FLOAT, "since training started"),
+        "entropy": (FLOAT, "of the policy's next-token distribution, mean over completion tokens"),
+        "tokens": (INT, "prompt and completion tokens of the batch's samples"),
+        "computed_tokens": (INT, "the same with a shared prompt counted once: what was computed"),
+        "tokens_per_s": (FLOAT, "tokens of this step over its seconds"),
+        "seconds": (FLOAT, "of training so far, without what a kill undid"),
     },
     ("step",),
 )
@@ -278,6 +283,18 @@ def content_hash(path: Path) -> str:
             while block := stream.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()[:32]
+
+
+def code_hash(dotted: str) -> str:
+    """Hash of the user's module that `python: package.module:name` names; "" for other names."""
+    if not dotted.startswith("python:"):
+        return ""
+    try:
+        found = importlib.util.find_spec(dotted.removeprefix("python:").partition(":")[0].strip())
+    except ImportError:  # said when it is used, with the key
+        return ""
+    origin = Path(found.origin) if found and found.origin else None
+    return content_hash(origin) if origin and origin.is_file() else ""
 
 
 def signature(path: Path) -> str:

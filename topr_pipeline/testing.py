@@ -11,11 +11,12 @@ import polars as pl
 from safetensors.numpy import load_file, save_file
 
 from topr_pipeline.checkpoints.agreement import Agreement
+from topr_pipeline.checkpoints.jobs import BasePolicyJob, TrainJob
 from topr_pipeline.checkpoints.trained import Trained
-from topr_pipeline.experiment import Policy, Sampling, Training
+from topr_pipeline.experiment import Sampling
 from topr_pipeline.progress import Progress, quiet
 from topr_pipeline.solutions.engine import Completion, Request
-from topr_pipeline.tables import TRAINING_LOG
+from topr_pipeline.tables import MIX, TIMED, TRAINING_LOG
 
 # ------------------------------------------------------------------------------------- engine
 
@@ -141,12 +142,10 @@ class FakeModels:
         self.calls: list[str] = []
         self.engines: list[FakeEngine] = []
 
-    def base_policy(
-        self, policy: Policy, folder: Path, seed: int, progress: Progress = quiet
-    ) -> pl.DataFrame | None:
+    def base_policy(self, job: BasePolicyJob, progress: Progress = quiet) -> None:
         """An untrained policy; no training log."""
         self.calls.append("base_policy")
-        _write_policy(folder, f"{policy} {seed}")
+        _write_policy(job.folder, f"{job.policy} {job.seed}")
 
     def engine(self, sampling: Sampling) -> FakeEngine:
         """A FakeEngine, whatever `sampling.engine` says."""
@@ -159,25 +158,20 @@ class FakeModels:
         self.calls.append("agreement")
         return Agreement(1, 0.0, 0.0, 1.0, 1.0)
 
-    def train(
-        self,
-        mix: pl.DataFrame,
-        start: Path,
-        folder: Path,
-        training: Training,
-        seed: int,
-        progress: Progress = quiet,
-    ) -> Trained:
-        """The policy in `start`, trained once more."""
+    def train(self, job: TrainJob, progress: Progress = quiet) -> Trained:
+        """The policy in `job.start`, trained once more."""
         self.calls.append("train")
-        before = load_file(start / "model.safetensors")["weight"][0]
+        mix = MIX.read(job.mix)
+        before = load_file(job.start / "model.safetensors")["weight"][0]
         rows = mix.select("prompt_id", "sample_index", "advantage").rows()
-        _write_policy(folder, f"{before} {rows}")
+        _write_policy(job.folder, f"{before} {rows}")
         positives = mix.filter(pl.col("advantage") >= 0).height
         step = dict.fromkeys(TRAINING_LOG.schema, 0.0)
         step |= {"step": 1, "positives": positives, "negatives": mix.height - positives}
+        log = TRAINING_LOG.conform(pl.DataFrame([step]))
+        TRAINING_LOG.write(log, job.folder / TIMED)
         progress(1, 1, loss=0.0)
-        return Trained(TRAINING_LOG.conform(pl.DataFrame([step])), 1.0)
+        return Trained(log, 1.0)
 
     def threads(self, count: int | None) -> AbstractContextManager[None]:
         """Nothing to limit."""

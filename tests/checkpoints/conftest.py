@@ -60,8 +60,9 @@ def mix() -> pl.DataFrame:
     prompts = [[1, *range(4, 4 + i % 3)] for i in range(20)]
     completions = [[*range(5 + i % 7, 6 + i % 7 + i % 5), EOS] for i in range(20)]
     with torch.no_grad():
-        logprob_B, logprobs_BT = completion_logprobs(tiny_llama(), prompts, completions)
-    logprobs = [row[: len(c)] for row, c in zip(logprobs_BT.tolist(), completions, strict=True)]
+        found = completion_logprobs(tiny_llama(), prompts, completions)
+    rows = zip(found.logprobs_BT.tolist(), completions, strict=True)
+    logprobs = [row[: len(c)] for row, c in rows]
     reward = [1.0 if i % 2 else -1.0 for i in range(20)]
     return MIX.conform(
         pl.DataFrame(
@@ -74,7 +75,7 @@ def mix() -> pl.DataFrame:
                 "prompt_token_ids": prompts,
                 "token_ids": completions,
                 "logprobs": logprobs,
-                "logprob": logprob_B.tolist(),
+                "logprob": found.logprob_B.tolist(),
             }
         )
     )

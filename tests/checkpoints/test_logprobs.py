@@ -1,7 +1,15 @@
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, GraniteConfig
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    GPT2Config,
+    GraniteConfig,
+    PhiConfig,
+)
 
+from topr_pipeline.checkpoints import chunked_head
 from topr_pipeline.checkpoints.logprobs import completion_logprobs
 from topr_pipeline.errors import ToprError
 
@@ -10,12 +18,18 @@ PROMPTS = [[1, 4, 5], [1], [1, 9, 9, 9, 9, 9]]
 COMPLETIONS = [[6, 7, EOS], [8, EOS, 8, 10, 11, EOS], [12]]
 
 
+@pytest.fixture(autouse=True)
+def chunks_of_three(monkeypatch):
+    """Ten tokens over a vocabulary of 30 go through the head in four chunks."""
+    monkeypatch.setattr(chunked_head, "CPU_CHUNK", 3 * 30 * 4)
+
+
 def naive(model, prompt, completion):
-    """The definition, one row at a time: full logits, fp32 log-softmax, gather."""
+    """The definition, one row at a time: full logits, fp32 log-softmax, gather; and entropy."""
     logits_TV = model(torch.tensor([[*prompt, *completion]])).logits[0].float()
-    logprobs_TV = torch.log_softmax(logits_TV, -1)
-    first = len(prompt)
-    return torch.stack([logprobs_TV[first + i - 1, token] for i, token in enumerate(completion)])
+    logprobs_TV = torch.log_softmax(logits_TV, -1)[len(prompt) - 1 : -1]
+    entropy_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
+    return logprobs_TV[range(len(completion)), completion], entropy_T.detach()
 
 
 def small(config_class, **sizes):
@@ -30,72 +44,162 @@ LLAMA_LIKE = {
     "num_attention_heads": 2,
     "num_key_value_heads": 2,
     "initializer_range": 0.5,
+    "bos_token_id": 1,
+    "eos_token_id": EOS,
 }
 ARCHITECTURES = {
     "soft-capped logits": (
         Gemma2Config,
         {**LLAMA_LIKE, "head_dim": 8, "final_logit_softcapping": 0.5},
     ),
-    "scaled logits": (GraniteConfig, {**LLAMA_LIKE, "logits_scaling": 4.0}),
-    "learned positions": (GPT2Config, {"n_embd": 16, "n_layer": 1, "n_head": 2}),
+    "divided logits": (GraniteConfig, {**LLAMA_LIKE, "logits_scaling": 4.0}),
+    "multiplied logits": (CohereConfig, {**LLAMA_LIKE, "logit_scale": 0.25}),
+    "an untied head with a bias": (PhiConfig, LLAMA_LIKE),
+    "learned positions": (
+        GPT2Config,
+        {"n_embd": 16, "n_layer": 1, "n_head": 2, "bos_token_id": 1, "eos_token_id": EOS},
+    ),
 }
 
 
-def test_equals_a_full_forward_pass_row_by_row(model):
-    logprob_B, logprobs_BT = completion_logprobs(model, PROMPTS, COMPLETIONS)
-    assert logprobs_BT.shape == (3, 6)
-    for b, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
-        expected = naive(model, prompt, completion)
-        torch.testing.assert_close(logprobs_BT[b, : len(completion)], expected)
-        assert logprobs_BT[b, len(completion) :].eq(0).all()
-        torch.testing.assert_close(logprob_B[b], expected.sum())
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_what_a_model_does_to_its_logits_and_positions_is_respected(name):
-    config, sizes = ARCHITECTURES[name]
+@pytest.fixture(params=ARCHITECTURES)
+def other(request):
+    """A model of another architecture."""
+    config, sizes = ARCHITECTURES[request.param]
     model = small(config, **sizes)
-    logprob_B, _ = completion_logprobs(model, PROMPTS, COMPLETIONS)
-    expected_B = torch.stack(
-        [naive(model, p, c).sum() for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
+    for name, parameter in model.named_parameters():
+        if name == "lm_head.bias":
+            torch.nn.init.normal_(parameter)
+    return model
+
+
+def test_equals_a_full_forward_pass_row_by_row(model):
+    logprobs_BT, entropy_BT, mask_BT = completion_logprobs(model, PROMPTS, COMPLETIONS)
+    assert logprobs_BT.shape == (3, 6)
+    assert mask_BT.sum(1).tolist() == [3, 6, 1]
+    for b, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
+        expected, entropy = naive(model, prompt, completion)
+        torch.testing.assert_close(logprobs_BT[b, : len(completion)], expected)
+        torch.testing.assert_close(entropy_BT[b, : len(completion)], entropy)
+        assert logprobs_BT[b, len(completion) :].eq(0).all()
+        assert entropy_BT[b, len(completion) :].eq(0).all()
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same_gradients(model):
+    """Of weighted log-probs, against full logits; the weights tell tokens apart."""
+    logprobs_BT = completion_logprobs(model, PROMPTS, COMPLETIONS).logprobs_BT
+    weight_BT = torch.linspace(-1, 2, 18).reshape(3, 6)
+    ours = gradients(model, (logprobs_BT * weight_BT).sum())
+    rows = zip(PROMPTS, COMPLETIONS, strict=True)
+    full = sum(
+        (naive(model, p, c)[0] * weight_BT[b, : len(c)]).sum() for b, (p, c) in enumerate(rows)
     )
-    torch.testing.assert_close(logprob_B, expected_B)
+    theirs = gradients(model, full)
+    assert ours.keys() == theirs.keys()
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_equal_those_of_a_full_forward_pass(model):
+    assert_same_gradients(model)
+
+
+def test_what_a_model_does_to_its_logits_and_positions_is_respected(other):
+    found_B = completion_logprobs(other, PROMPTS, COMPLETIONS).logprob_B
+    for b, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
+        torch.testing.assert_close(found_B[b], naive(other, prompt, completion)[0].sum())
+    assert_same_gradients(other)
+
+
+class LowRank(torch.nn.Module):
+    """A head as peft makes it: another module around the layer, whose weights are frozen."""
+
+    def __init__(self, base: torch.nn.Linear):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down, self.up = torch.nn.Linear(16, 2), torch.nn.Linear(2, 30)
+        self.weight = base.weight
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+def test_a_head_that_is_no_plain_layer_gets_its_gradients_too(model):
+    model.lm_head = LowRank(model.lm_head)
+    assert_same_gradients(model)
+    assert model.lm_head.up.weight.grad is not None
+
+
+def test_a_frozen_head_gets_no_gradient_and_passes_it_on(model):
+    model.lm_head.weight.requires_grad_(False)
+    assert_same_gradients(model)
 
 
 def test_a_row_does_not_depend_on_its_neighbours_length(model):
-    alone, _ = completion_logprobs(model, PROMPTS[:1], COMPLETIONS[:1])
-    beside, _ = completion_logprobs(model, [PROMPTS[0], [1] * 20], [COMPLETIONS[0], [5] * 20])
-    torch.testing.assert_close(beside[0], alone[0])
+    alone = completion_logprobs(model, PROMPTS[:1], COMPLETIONS[:1]).logprob_B
+    beside = completion_logprobs(model, [PROMPTS[0], [1] * 20], [COMPLETIONS[0], [5] * 20])
+    torch.testing.assert_close(beside.logprob_B[0], alone[0])
 
 
 def test_eos_counts_where_it_is_the_padding_token_too(model):
     assert model.config.pad_token_id == EOS
-    _, logprobs_BT = completion_logprobs(model, PROMPTS, COMPLETIONS)
-    _, shorter_BT = completion_logprobs(model, PROMPTS, [[6, 7], *COMPLETIONS[1:]])
+    logprobs_BT = completion_logprobs(model, PROMPTS, COMPLETIONS).logprobs_BT
+    shorter_BT = completion_logprobs(model, PROMPTS, [[6, 7], *COMPLETIONS[1:]]).logprobs_BT
     assert logprobs_BT[0, 2] < 0
     assert shorter_BT[0, 2] == 0
     assert logprobs_BT[1].ne(0).sum() == 6
 
 
-def test_gradients_equal_those_of_a_full_forward_pass(model):
+def test_logits_exist_a_chunk_at_a_time(model, monkeypatch):
+    made = []
+
+    class Counting(chunked_head._Logits):
+        def __call__(self, hidden_CH):
+            made.append(super().__call__(hidden_CH))
+            return made[-1]
+
+    monkeypatch.setattr(chunked_head, "_Logits", Counting)
     completion_logprobs(model, PROMPTS, COMPLETIONS).logprob_B.sum().backward()
-    ours = {name: p.grad.clone() for name, p in model.named_parameters()}
-    model.zero_grad()
-    for prompt, completion in zip(PROMPTS, COMPLETIONS, strict=True):
-        naive(model, prompt, completion).sum().backward()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(ours[name], parameter.grad, rtol=1e-4, atol=1e-5)
+    assert [len(logits) for logits in made] == [3, 3, 3, 1] * 2
+    assert len({logits.data_ptr() for logits in made}) <= 2  # one buffer forward, one backward
 
 
-def test_only_completion_positions_go_through_the_head(model):
-    seen = []
-    model.lm_head.register_forward_hook(lambda _, __, logits: seen.append(tuple(logits.shape)))
+def test_half_precision_is_summed_up_in_full(model):
+    exact = completion_logprobs(model, PROMPTS, COMPLETIONS)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = completion_logprobs(model, PROMPTS, COMPLETIONS)
+    assert mixed.logprobs_BT.dtype == mixed.entropy_BT.dtype == torch.float32
+    assert not mixed.logprobs_BT.equal(exact.logprobs_BT)
+    torch.testing.assert_close(mixed.logprobs_BT, exact.logprobs_BT, rtol=0, atol=0.1)
+    mixed.logprob_B.sum().backward()
+    assert model.lm_head.weight.grad.dtype == torch.float32
+
+
+def test_the_model_is_left_as_it_was(model):
     completion_logprobs(model, PROMPTS, COMPLETIONS)
-    assert seen == [(1, 10, 30)]
     assert model(torch.tensor([[1, 4]])).logits.shape == (1, 2, 30)
 
 
 def test_a_model_that_bypasses_its_head_is_refused(model):
     model.get_output_embeddings = lambda: torch.nn.Linear(16, 30)
-    with pytest.raises(ToprError, match="does not call its LM head"):
+    with pytest.raises(ToprError, match="calls its LM head as a module 0 times"):
+        completion_logprobs(model, PROMPTS, COMPLETIONS)
+
+
+def test_a_model_that_does_something_else_to_its_logits_is_refused(model):
+    forward = model.forward
+
+    def odd(**kwargs):
+        output = forward(**kwargs)
+        output.logits = output.logits.square()
+        return output
+
+    model.forward = odd
+    with pytest.raises(ToprError, match="does something to its logits that is not known"):
         completion_logprobs(model, PROMPTS, COMPLETIONS)

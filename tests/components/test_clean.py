@@ -55,6 +55,18 @@ def test_nothing_that_the_experiment_still_uses_goes(tmp_path: Path):
     assert files(tmp_path) == before
 
 
+@pytest.mark.parametrize("made", [True, False])
+def test_states_go_but_for_those_that_a_training_would_go_on_from(tmp_path: Path, made: bool):
+    make(tmp_path, experiment())
+    for state in ("iter_01/.checkpoint.state", "iter_02/.checkpoint.state"):
+        (tmp_path / "toy" / state / "f00d/checkpoint-3").mkdir(parents=True)
+    if not made:
+        (tmp_path / "toy/iter_01/checkpoint.json").unlink()
+    gone = [path for path, _ in cleaned(tmp_path, experiment()) if path.endswith(".state")]
+    kept = [] if made else ["iter_01/.checkpoint.state"]
+    assert gone == sorted({"iter_01/.checkpoint.state", "iter_02/.checkpoint.state"} - set(kept))
+
+
 def test_sets_of_an_earlier_configuration_go_and_artifacts_stay(tmp_path: Path):
     make(tmp_path, experiment())
     old = {p.name for p in (tmp_path / "toy/samples").iterdir()}

@@ -11,7 +11,7 @@ from topr_pipeline.evals import (
     training_curve,
     write_report,
 )
-from topr_pipeline.evals.plots import _shown_metrics, pushed_apart
+from topr_pipeline.evals.plots import PANELS, _shown_metrics, pushed_apart
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -122,5 +122,6 @@ def test_reward_histogram_of_nothing_verifiable_says_so():
 
 @pytest.mark.parametrize("weights", [[0.9, None, 0.5], [None, None, None]])
 def test_training_curve_is_a_png_with_and_without_negatives(weights):
-    log = pl.DataFrame({"step": [1, 2, 3], "loss": [0.5, 0.2, 0.1], "weight_negative": weights})
+    figures = {column: [0.5, 0.2, 0.1] for column, *_ in PANELS}
+    log = pl.DataFrame({**figures, "step": [1, 2, 3], "weight_negative": weights})
     assert training_curve(log).startswith(PNG)

@@ -13,29 +13,36 @@ if TYPE_CHECKING:
     from topr_pipeline.checkpoints.base import prepare_base_policy
     from topr_pipeline.checkpoints.folders import describe
     from topr_pipeline.checkpoints.logprobs import completion_logprobs
-    from topr_pipeline.checkpoints.objective import PRESETS, bounds_of, tapered_loss
+    from topr_pipeline.checkpoints.objective import (
+        Loss,
+        Objective,
+        ObjectiveInput,
+        make_objective,
+    )
     from topr_pipeline.checkpoints.trained import Trained
     from topr_pipeline.checkpoints.trainer import train
 
 __all__ = [
-    "PRESETS",
+    "Loss",
+    "Objective",
+    "ObjectiveInput",
     "Trained",
-    "bounds_of",
     "completion_logprobs",
     "describe",
+    "make_objective",
     "prepare_base_policy",
-    "tapered_loss",
     "train",
 ]
 
 _MODULES = {
-    "PRESETS": "objective",
+    "Loss": "objective",
+    "Objective": "objective",
+    "ObjectiveInput": "objective",
     "Trained": "trained",
-    "bounds_of": "objective",
     "completion_logprobs": "logprobs",
     "describe": "folders",
+    "make_objective": "objective",
     "prepare_base_policy": "base",
-    "tapered_loss": "objective",
     "train": "trainer",
 }
 

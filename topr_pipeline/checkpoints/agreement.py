@@ -81,9 +81,9 @@ def _own_logprobs(rows: pl.DataFrame, policy: Path) -> list[list[float]]:
         some = rows[batch]
         completions = some["token_ids"].to_list()
         with torch.inference_mode():
-            _, logprobs_BT = completion_logprobs(
+            logprobs_BT = completion_logprobs(
                 model, some["prompt_token_ids"].to_list(), completions
-            )
+            ).logprobs_BT
         for row, tokens, logprobs in zip(batch, completions, logprobs_BT.tolist(), strict=True):
             own[row] = logprobs[: len(tokens)]
     return own

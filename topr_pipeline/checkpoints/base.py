@@ -31,14 +31,20 @@ _STEPS = (1, 3)
 
 
 def prepare_base_policy(
-    policy: Policy, folder: Path, seed: int, progress: Progress = quiet
+    policy: Policy,
+    folder: Path,
+    seed: int,
+    progress: Progress = quiet,
+    *,
+    state: Path | None = None,
 ) -> pl.DataFrame | None:
     """Write the base policy to `folder`; the `training_log` of its pre-training, if there was any.
 
     A policy from the Hub, a folder or a GGUF file is loaded and saved anew, in safetensors, so that
     what later stages read is local, complete, and known to load; `origin.json` beside it says where
-    it comes from. Raises ToprError for what is not a causal language model with safetensors (or
-    GGUF) weights and a tokenizer.
+    it comes from. A pre-training that was cut off goes on from `state`, see `train`. Raises
+    ToprError for what is not a causal language model with safetensors (or GGUF) weights and a
+    tokenizer.
     """
     if not isinstance(policy, TinyPolicy):
         _save_anew(policy, folder)
@@ -61,6 +67,8 @@ def prepare_base_policy(
             _pretraining(policy),
             _derived(seed, "order"),
             progress,
+            state=state,
+            name="pre-training",
         ).log
 
 
@@ -165,7 +173,6 @@ def _pretraining(policy: TinyPolicy) -> Training:
         weight_decay=0.01,
         max_grad_norm=1.0,
         batch_size=policy.batch_size,
-        micro_batch_size=32,  # halves of like length: less padding than one forward pass
     )
 
 

@@ -16,6 +16,9 @@ from topr_pipeline.errors import ToprError
 from topr_pipeline.solutions.tokenize import trusts_remote_code
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ORIGIN = "origin.json"
@@ -89,10 +92,18 @@ def from_pretrained(
     return model, tokenizer
 
 
-def save(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
-    """Write weights, configuration and tokenizer; equal policies give equal bytes."""
+def save(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    folder: Path,
+    weights: "Mapping[str, Tensor] | None" = None,
+) -> None:
+    """Write weights, configuration and tokenizer; equal policies give equal bytes.
+
+    `weights` are the model's where its own are spread over processes.
+    """
     _hide_bars()
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
     tokenizer.save_pretrained(folder)
 
 

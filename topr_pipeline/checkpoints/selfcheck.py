@@ -1,69 +1,163 @@
 """What is verified before a weight changes: the mix, and that its log mu are the policy's own."""
 
+import logging
+from typing import Any
+
 import numpy as np
 import polars as pl
 
 from topr_pipeline.errors import ToprError
+from topr_pipeline.experiment import Training
+from topr_pipeline.tables import LOGPROBS
 
 _KEY = ("iteration", "prompt_id", "sample_index")
 
 
-def check_mix(mix: pl.DataFrame, reads_behaviour: bool) -> None:
+def check_mix(mix: pl.DataFrame, reads_behaviour: bool, max_missing: float) -> None:
     """Raise ToprError naming the first row that cannot be trained on, or an empty mix.
 
-    Behaviour log-probs may be missing only where the objective does not read them.
+    Where the objective reads log mu, it may be missing (none, NaN or infinite, or as many as there
+    are no tokens) for the share `max_missing` of completion tokens; these count as ratio 1.
     """
     if mix.is_empty():
         raise ToprError("mix: no rows to train on; the curation steps or the rewards left nothing")
-    logprobs, tokens = pl.col("logprobs"), pl.col("token_ids").list.len()
     refused: list[tuple[pl.Expr, str, str]] = [
         (~pl.col("advantage").is_finite(), "advantage", "a finite R - c"),
         (pl.col("prompt_token_ids").list.len() < 1, "prompt_token_ids", "one token or more"),
-        (tokens < 1, "token_ids", "one token or more"),
+        (pl.col("token_ids").list.len() < 1, "token_ids", "one token or more"),
     ]
-    if reads_behaviour:
-        finite = logprobs.list.eval(pl.element().is_finite().fill_null(False)).list.all()
-        refused += [
-            (logprobs.list.len() != tokens, "logprobs", "one log-prob per token of token_ids"),
-            (~finite, "logprobs", "finite numbers: no null, NaN or -inf"),
-        ]
     for bad, column, accepted in refused:
         # Null compares to null: a missing value is refused like a wrong one.
         rows = mix.filter(bad.fill_null(True))
         if rows.height:
             row = rows.row(0, named=True)
-            where = ", ".join(f"{name} {row[name]}" for name in _KEY)
             raise ToprError(
-                f"mix: {column} {_short(row[column])} at {where} ({rows.height} such rows); "
+                f"mix: {column} {_short(row[column])} at {_where(row)} ({rows.height} such rows); "
                 f"accepted: {accepted}"
             )
+    if reads_behaviour:
+        _check_missing(mix, max_missing)
 
 
-def check_start(log_ratio_B: pl.Series, limits: tuple[float, float]) -> float | None:
+def _check_missing(mix: pl.DataFrame, max_missing: float) -> None:
+    logprobs, tokens = pl.col("logprobs"), pl.col("token_ids").list.len().cast(pl.Int64)
+    known = logprobs.list.eval(pl.element().is_finite().fill_null(False)).list.sum()
+    whole = logprobs.list.len() == tokens
+    counted = mix.with_columns(
+        missing=tokens - pl.when(whole).then(known.cast(pl.Int64)).otherwise(0).fill_null(0),
+        tokens=tokens,
+    ).filter(pl.col("tokens") > 0)
+    missing, total = (int(counted[name].sum()) for name in ("missing", "tokens"))
+    if not missing:
+        return
+    rows = counted.filter(pl.col("missing") > 0)
+    said = (
+        f"mix: {missing} of {total} completion tokens ({missing / total:.2%}) have no log-prob of "
+        f"the behaviour policy, in {rows.height} rows, first at {_where(rows.row(0, named=True))}: "
+        f"logprobs {_short(rows['logprobs'].to_list()[0])}"
+    )
+    if missing / total > max_missing:
+        raise ToprError(
+            f"{said}; accepted: finite numbers, one per token of token_ids, but for the share "
+            f"training.max_missing_logprobs ({max_missing:g})"
+        )
+    logging.getLogger(__name__).warning("%s; their ratio counts as 1", said)
+
+
+def check_start(samples: pl.DataFrame, limits: tuple[float, float]) -> float | None:
     """Mean of min(pi/mu, 1) of the first batch before any step; None without any sample.
 
-    `log_ratio_B` is log pi/mu of samples of the newest iteration: pi is the policy that these came
-    from, so each is 0 but for rounding (older samples came from other policies and say nothing).
-    The mean sees only mu that are too large, so the mean of min(mu/pi, 1) is looked at as well.
-    Raises ToprError when the first is below the lower limit, or 1 / the second above the upper.
+    `samples` has `log_ratio`, log pi/mu, and `length`, of samples of the newest iteration: pi is
+    the policy that these came from, so each ratio is 1 but for rounding (older samples came from
+    other policies and say nothing). The mean sees only mu that are too large, so the mean of
+    min(mu/pi, 1) is looked at as well. Raises ToprError when the first is below the lower limit, or
+    1 / the second above the upper.
     """
-    if log_ratio_B.is_empty():
+    if samples.is_empty():
         return None
+    log_ratio_B = samples["log_ratio"].to_numpy()
     ratio, inverse = (
-        float(np.exp(np.minimum(signed, 0)).mean())
-        for signed in (log_ratio_B.to_numpy(), -log_ratio_B.to_numpy())
+        float(np.exp(np.minimum(signed, 0)).mean()) for signed in (log_ratio_B, -log_ratio_B)
     )
     low, high = limits
     if not (ratio >= low and inverse * high >= 1):
+        likely, *others = _causes(log_ratio_B / samples["length"].to_numpy())
         raise ToprError(
             f"mean clipped ratio {ratio:.4f} (of the inverse: {inverse:.4f}) on the first batch, "
-            "before any step: the stored log mu are not the starting policy's. Likely causes: "
-            "log-probs taken after temperature, top-k or top-p (they must be raw, at T=1); another "
-            "chat template or tokenizer, so other prompt tokens; another dtype in the sampler than "
-            "in training.dtype; solutions sampled from another policy than the one trained. "
-            f"Accepted (training.ratio_limits): {low} or more, of the inverse 1/{high} or more"
+            "before any step: the stored log mu are not the starting policy's. Most likely: "
+            f"{likely}; else: {'; '.join(others)}. Accepted (training.ratio_limits): {low} or "
+            f"more, of the inverse 1/{high} or more. training.recompute_behaviour: true takes log "
+            "mu from the starting policy instead"
         )
     return ratio
+
+
+def _causes(per_token_B: np.ndarray) -> list[str]:
+    """Why log pi/mu per token is not 0, the likeliest first."""
+    processed = (
+        "log-probs taken after temperature, top-k or top-p (they must be raw, at T=1; what is "
+        "renormalised over fewer tokens is too large throughout, a temperature above 1 too small)"
+    )
+    other = (
+        "another chat template or tokenizer, so other prompt tokens, or another policy than the "
+        "one that the solutions were sampled from"
+    )
+    dtype = "another dtype in the sampler (sampling.dtype) than in training.dtype"
+    if np.abs(per_token_B).mean() > FAR:
+        return [other, processed, dtype]
+    if max((per_token_B < 0).mean(), (per_token_B > 0).mean()) > ONE_SIDED:
+        return [processed, other, dtype]
+    return [dtype, processed, other]
+
+
+FAR, ONE_SIDED = 0.5, 0.9
+"""Nats per token beyond which it is not the same text, and the share of samples that are off in one
+direction beyond which it is not rounding."""
+
+
+def recomputed(
+    mix: pl.DataFrame, policy: Any, logprobs_of: Any, training: Training
+) -> pl.DataFrame:
+    """`mix` with log mu of the newest iteration's samples as `policy` has them.
+
+    Older samples came from other policies and keep theirs. As in training: same forwards, dtype
+    and processes. Arguments as the trainer has them: a model on its device, a GroupLogprobs.
+    """
+    import torch
+
+    from topr_pipeline.checkpoints.batches import forwards, samples_of
+    from topr_pipeline.checkpoints.processes import everyones, rank, world
+
+    autocast = torch.autocast(
+        policy.device.type, torch.bfloat16, enabled=training.dtype == "bfloat16"
+    )
+    fresh = pl.col("iteration") == pl.col("iteration").max()
+    own: dict[tuple[str, int], list[float]] = {}
+    policy.eval()
+    for some in mix.filter(fresh).iter_slices(CHUNK):
+        for groups in forwards(samples_of(some), training.tokens_per_forward)[rank() :: world()]:
+            with torch.no_grad(), autocast:
+                rows = logprobs_of(policy, groups).logprobs_BT.tolist()
+            samples = [s for group in groups for s in group.samples]
+            for s, row in zip(samples, rows, strict=True):
+                own[s.prompt_id, s.sample_index] = row[: len(s.token_ids)]
+    own = {key: row for theirs in everyones(own) for key, row in theirs.items()}
+    keys = mix.filter(fresh).select("iteration", "prompt_id", "sample_index")
+    found = [own[prompt_id, i] for _, prompt_id, i in keys.iter_rows()]
+    new = keys.with_columns(new=pl.Series(found, dtype=LOGPROBS))
+    joined = mix.join(new, on=keys.columns, how="left", maintain_order="left")
+    return joined.with_columns(
+        logprobs=pl.coalesce("new", "logprobs"),
+        logprob=pl.coalesce(pl.col("new").cast(pl.List(pl.Float64)).list.sum(), "logprob"),
+    ).drop("new")
+
+
+CHUNK = 2048
+"""Rows of the mix whose log mu are recomputed at a time."""
+
+
+def _where(row: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {row[name]}" for name in _KEY)
 
 
 def _short(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What of an experiment's files nothing uses now: old sample sets, what killed writers left."""
+"""What of an experiment's files nothing uses now: old samples and states, what kills left."""
 
 import contextlib
 from collections.abc import Generator, Mapping
@@ -8,7 +8,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from topr_pipeline.components.graph import Node
+from topr_pipeline.components.manifest import read_manifest
 from topr_pipeline.components.samples import sets_in_use, store
+from topr_pipeline.components.stages import STATE, state_path
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.tables import remove
@@ -31,7 +33,11 @@ def clean(
     Raises ToprError while something of the experiment is being made.
     """
     with _nothing_is_made(name, data):
-        found = [*_old_sets(name, nodes, experiment, data), *_temporaries(data / name)]
+        found = [
+            *_old_sets(name, nodes, experiment, data),
+            *_old_states(name, nodes, data),
+            *_temporaries(data / name),
+        ]
         for leftover in found if not dry_run else ():
             remove(leftover.path)
     return found
@@ -44,6 +50,20 @@ def _old_sets(
     sets = sorted(p for p in store(name, data).glob("*") if p.is_dir())
     why = "samples of an earlier policy, seed or way of sampling"
     return [Leftover(p, why, _size(p)) for p in sets if p.name not in used]
+
+
+def _old_states(name: str, nodes: Mapping[str, Node], data: Path) -> list[Leftover]:
+    """States of trainings, but for those that an artifact still to be made would go on from."""
+    unmade = [n for n in nodes.values() if n.stage in ("base_policy", "checkpoint")]
+    unmade = [n for n in unmade if not _made(n, data)]
+    used = {state_path(node, data) for node in unmade}
+    found = sorted(p for p in (data / name).rglob(f".*{STATE}") if p not in used)
+    return [Leftover(p, "state of a training that nothing goes on from", _size(p)) for p in found]
+
+
+def _made(node: Node, data: Path) -> bool:
+    manifest = read_manifest(node.manifest_path(data))
+    return manifest is not None and manifest.code == node.code
 
 
 def _temporaries(folder: Path) -> list[Leftover]:

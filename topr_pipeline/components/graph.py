@@ -5,7 +5,6 @@ per iteration k: solutions -> rewards -> mix -> checkpoint -> eval_scores
 report
 """
 
-import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,16 +27,16 @@ from topr_pipeline.experiment import (
     fingerprint,
 )
 from topr_pipeline.prompts import found_files
-from topr_pipeline.tables import content_hash, signature
+from topr_pipeline.tables import code_hash, content_hash, signature
 
 STAGE_VERSIONS: Mapping[str, str] = {
     "prompts": "1",
     "eval_prompts": "1",
-    "base_policy": "1",
+    "base_policy": "2",
     "solutions": "2",
     "rewards": "1",
     "mix": "1",
-    "checkpoint": "1",
+    "checkpoint": "2",
     "eval_scores": "2",
     "report": "1",
 }
@@ -124,8 +123,9 @@ Said = BaseModel | str | int | None
 def _read_by_stage(e: Experiment, root: Path) -> dict[str, dict[str, Said]]:
     """What each stage reads of the YAML, by the name that a user knows it by."""
     seed = {"seed": e.seed}
-    engine = {"sampling.engine's code": _source(e.sampling.engine)}
-    verifier = {"rewards.verifier's code": _source(e.rewards.verifier)}
+    engine = {"sampling.engine's code": code_hash(e.sampling.engine)}
+    objective = {"training.objective's code": code_hash(str(e.training.objective))}
+    verifier = {"rewards.verifier's code": code_hash(e.rewards.verifier)}
     return {
         "prompts": {**_prompts_read(e, e.prompts, "prompts", root), **_left_out(e, root)},
         "eval_prompts": _prompts_read(e, e.eval_prompts, "eval_prompts", root),
@@ -137,7 +137,7 @@ def _read_by_stage(e: Experiment, root: Path) -> dict[str, dict[str, Said]]:
         "solutions": {"sampling": e.sampling, **engine, **seed},
         "rewards": {"rewards": e.rewards, **verifier},
         "mix": {"mix": e.mix},
-        "checkpoint": {"training": e.training, **seed},
+        "checkpoint": {"training": e.training, **objective, **seed},
         "eval_scores": {
             "evaluation": e.evaluation,
             "sampling": e.evaluation.sampling(e.sampling),
@@ -160,18 +160,6 @@ def _limits(e: Experiment) -> dict[str, str]:
         "checkpoint": fingerprint(*e.training.ratio_limits),
         "eval_scores": unverifiable,
     }
-
-
-def _source(name: str) -> str:
-    """Hash of the user's module that `python: package.module:function` names."""
-    if not name.startswith("python:"):
-        return ""
-    try:
-        found = importlib.util.find_spec(name.removeprefix("python:").partition(":")[0])
-    except ImportError:  # said when it is used, with the key
-        return ""
-    origin = Path(found.origin) if found and found.origin else None
-    return content_hash(origin) if origin and origin.is_file() else ""
 
 
 def _verifier_alone(rewards: Rewards) -> Rewards:

@@ -5,27 +5,26 @@ Tests replace it: `topr_pipeline.testing.FakeModels` has the same methods and lo
 
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import polars as pl
-
 from topr_pipeline.checkpoints.agreement import Agreement
+from topr_pipeline.checkpoints.jobs import BasePolicyJob, TrainJob
+from topr_pipeline.checkpoints.launcher import Channel, run_job
 from topr_pipeline.checkpoints.trained import Trained
-from topr_pipeline.experiment import Policy, Sampling, Training
+from topr_pipeline.experiment import Sampling
 from topr_pipeline.progress import Progress
 from topr_pipeline.solutions.engine import Engine
 from topr_pipeline.solutions.engines import make_engine
-from topr_pipeline.tables import SOLUTIONS
+from topr_pipeline.tables import SOLUTIONS, TIMED, TRAINING_LOG
 
 
 class Models(Protocol):
     """What the stages need of models."""
 
-    def base_policy(
-        self, policy: Policy, folder: Path, seed: int, progress: Progress
-    ) -> pl.DataFrame | None:
-        """Write the base policy into `folder`; the training log if it was trained here."""
+    def base_policy(self, job: BasePolicyJob, progress: Progress) -> None:
+        """Write the base policy into `job.folder`, with the log of its training if it has one."""
         ...
 
     def engine(self, sampling: Sampling) -> Engine:
@@ -36,33 +35,27 @@ class Models(Protocol):
         """How far the log-probs in a solutions table are from those of the policy itself."""
         ...
 
-    def train(
-        self,
-        mix: pl.DataFrame,
-        start: Path,
-        folder: Path,
-        training: Training,
-        seed: int,
-        progress: Progress,
-    ) -> Trained:
-        """Train the policy in `start` on `mix` and write it into `folder`."""
+    def train(self, job: TrainJob, progress: Progress) -> Trained:
+        """Train the policy in `job.start`; write it and its training log into `job.folder`."""
         ...
 
     def threads(self, count: int | None) -> AbstractContextManager[None]:
-        """A context in which models use `count` CPU threads (None: as many as torch chooses)."""
+        """A context in which engines use `count` CPU threads (None: as many as torch chooses)."""
         ...
 
 
+@dataclass(frozen=True)
 class RealModels:
-    """transformers and the engines; torch is imported when a model is first needed."""
+    """transformers and the engines; training and pre-training run in processes of their own.
 
-    def base_policy(
-        self, policy: Policy, folder: Path, seed: int, progress: Progress
-    ) -> pl.DataFrame | None:
+    `channel` is how these report; None reads their messages here.
+    """
+
+    channel: Channel | None = None
+
+    def base_policy(self, job: BasePolicyJob, progress: Progress) -> None:
         """See Models."""
-        from topr_pipeline.checkpoints.base import prepare_base_policy
-
-        return prepare_base_policy(policy, folder, seed, progress)
+        run_job(job, progress, self.channel)
 
     def engine(self, sampling: Sampling) -> Engine:
         """See Models."""
@@ -74,19 +67,10 @@ class RealModels:
 
         return agreement(SOLUTIONS.scan(solutions), policy)
 
-    def train(
-        self,
-        mix: pl.DataFrame,
-        start: Path,
-        folder: Path,
-        training: Training,
-        seed: int,
-        progress: Progress,
-    ) -> Trained:
+    def train(self, job: TrainJob, progress: Progress) -> Trained:
         """See Models."""
-        from topr_pipeline.checkpoints.trainer import train
-
-        return train(mix, start, folder, training, seed, progress)
+        figures = run_job(job, progress, self.channel)
+        return Trained(TRAINING_LOG.read(job.folder / TIMED), figures["mean_clipped_ratio"])
 
     @contextmanager
     def threads(self, count: int | None) -> Generator[None]:

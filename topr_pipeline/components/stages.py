@@ -12,6 +12,8 @@ from typing import Any
 import polars as pl
 
 from topr_pipeline import mixes, prompts, rewards, solutions
+from topr_pipeline.checkpoints.jobs import BasePolicyJob, TrainJob
+from topr_pipeline.checkpoints.packages import check_packages
 from topr_pipeline.components.graph import Node
 from topr_pipeline.components.manifest import read_manifest
 from topr_pipeline.components.models import Models
@@ -19,7 +21,7 @@ from topr_pipeline.components.samples import note_cost, noted_costs, part_name, 
 from topr_pipeline.evals import score, write_report
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.progress import Progress
-from topr_pipeline.tables import EVAL_SCORES, MIX, PROMPTS, REWARDS, SOLUTIONS, TIMED, TRAINING_LOG
+from topr_pipeline.tables import EVAL_SCORES, MIX, PROMPTS, REWARDS, SOLUTIONS
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,17 @@ class Work:
     def _parents(self) -> list[Node]:
         return [self.nodes[key] for key in self.node.parents]
 
+    def job(self) -> dict[str, Any]:
+        """What a job is told besides its inputs."""
+        experiment, _, artifact = self.node.key.partition("/")
+        return {
+            "name": self.node.key,
+            "folder": self.out,
+            "state": state_path(self.node, self.data),
+            "logs": self.data / experiment / "runs" / Path(artifact).parent,
+            "threads": self.experiment.threads,
+        }
+
     def seed(self, what: str) -> int:
         """A seed of its own for each use, derived from the experiment's."""
         return self.experiment.seed_for(what)
@@ -62,16 +75,26 @@ class Work:
 Figures = dict[str, Any]
 
 
+def state_path(node: Node, data: Path) -> Path:
+    """What a training that is cut off goes on from, until its artifact is in place."""
+    path = node.path(data)
+    return path.with_name(f".{path.name}{STATE}")
+
+
+STATE = ".state"
+
+
 def check_inputs(experiment: Experiment, root: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Load both prompt sets and find what is wrong before any model is loaded.
 
     Returns (prompts, eval_prompts) as the policy reads them. Raises ToprError for what the prompts
     room refuses (files, rows, overlap, examples), a policy that is not there, a chat template that
-    it lacks, and prompts that leave no room in its context. Of the policy, configuration and
-    tokenizer are read at most.
+    it lacks, prompts that leave no room in its context, and packages that `training` wants and that
+    are not installed. Of the policy, configuration and tokenizer are read at most.
     """
     from topr_pipeline.checkpoints import sources
 
+    check_packages(experiment.training)
     policy, template, seed = experiment.policy, experiment.template, experiment.seed
     train = prompts.load_prompts(experiment.prompts, root, seed, "prompts")
     held_out = prompts.load_prompts(experiment.eval_prompts, root, seed, "eval_prompts")
@@ -113,15 +136,13 @@ def make_base_policy(work: Work) -> Figures:
     check_inputs(work.experiment, work.root)
     from topr_pipeline.checkpoints import sources
 
-    policy = sources.absolute(work.experiment.policy, work.root)
-    log = work.models.base_policy(policy, work.out, work.seed("base_policy"), work.progress)
-    _write_log(work, log)
+    job = BasePolicyJob(
+        policy=sources.absolute(work.experiment.policy, work.root),
+        seed=work.seed("base_policy"),
+        **work.job(),
+    )
+    work.models.base_policy(job, work.progress)
     return {}
-
-
-def _write_log(work: Work, log: pl.DataFrame | None) -> None:
-    if log is not None:
-        TRAINING_LOG.write(log, work.out / TIMED)
 
 
 def make_solutions(work: Work) -> Figures:
@@ -224,15 +245,14 @@ def make_mix(work: Work) -> Figures:
 
 def make_checkpoint(work: Work) -> Figures:
     """Train the previous checkpoint on the mix."""
-    trained = work.models.train(
-        MIX.read(work.path("mix")),
-        work.path("checkpoint"),
-        work.out,
-        work.experiment.training,
-        work.seed(f"training {work.node.iteration}"),
-        work.progress,
+    job = TrainJob(
+        mix=work.path("mix"),
+        start=work.path("checkpoint"),
+        training=work.experiment.training,
+        seed=work.seed(f"training {work.node.iteration}"),
+        **work.job(),
     )
-    _write_log(work, trained.log)
+    trained = work.models.train(job, work.progress)
     finite = trained.log.select(pl.col("loss", "grad_norm").is_finite().all()).row(0)
     return {
         "mean_clipped_ratio": trained.mean_clipped_ratio,

@@ -14,7 +14,7 @@ from topr_pipeline.components.inspection import Inspection, inspect
 from topr_pipeline.components.manifest import Manifest, read_manifest
 from topr_pipeline.components.models import Models
 from topr_pipeline.components.samples import SAMPLED_STAGES, part_name, sample_set
-from topr_pipeline.components.stages import MAKERS, Work, sample_part
+from topr_pipeline.components.stages import MAKERS, Work, sample_part, state_path
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.progress import Shown
@@ -90,7 +90,9 @@ def _remake(
 ) -> Manifest:
     started = time.monotonic()
     manifest_path = node.manifest_path(place.data)
-    threads = models.threads(experiment.threads) if node.stage in USES_MODELS else nullcontext()
+    # Trainings are told their threads: they have processes of their own.
+    sampled = node.stage in SAMPLED_STAGES
+    threads = models.threads(experiment.threads) if sampled else nullcontext()
     shown = Shown(node.key, UNITS.get(node.stage, "steps"), log)
     with atomic_path(node.path(place.data)) as out:
         with shown as progress, threads:
@@ -107,6 +109,7 @@ def _remake(
         node.code, version, inputs, seconds=seconds, figures=figures, failed_checks=UNCHECKED
     )
     manifest.write(manifest_path)
+    remove(state_path(node, place.data))
     return manifest
 
 

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +13,8 @@ from pydantic import BaseModel
 
 from topr_pipeline.components.graph import CHECKS, Node, unroll
 from topr_pipeline.components.inspection import Value
+from topr_pipeline.components.models import RealModels
+from topr_pipeline.components.pipes import PipesChannel
 from topr_pipeline.components.samples import part_name
 from topr_pipeline.components.step import USES_MODELS, Made, Place, make, make_part
 from topr_pipeline.errors import ToprError
@@ -237,6 +240,8 @@ def _materialised(
     root: Path,
 ) -> dg.MaterializeResult:
     models, place = context.resources.models, Place(root, Path(context.resources.data))
+    if isinstance(models, RealModels):
+        models = replace(models, channel=PipesChannel(context))
     forced = node.key in context.run.tags.get(FORCE_TAG, "").split(",")
     with _no_retry():
         made = make(node, nodes, experiment, place, models, context.log.info, forced)

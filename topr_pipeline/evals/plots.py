@@ -81,16 +81,28 @@ def reward_histogram(rewards: pl.DataFrame) -> bytes:
     return _png(figure)
 
 
+PANELS = (
+    ("loss", BLUE, "Surrogate loss", "thin: each step; thick: running mean"),
+    ("grad_norm", BLUE, "Gradient norm", "before clipping"),
+    ("weight_negative", ORANGE, "Weight of negatives", "0: the policy left them; 1: as sampled"),
+    ("entropy", GREEN, "Entropy", "of the next token, in nats"),
+    ("log_ratio_positive", GREEN, "log pi/mu of positives", "rises as they become likelier"),
+    ("log_ratio_negative", RED, "log pi/mu of negatives", "falls as the policy leaves them"),
+)
+"""Columns of `training_log` that are drawn, two a row."""
+
+
 def training_curve(log: pl.DataFrame) -> bytes:
-    """Loss, and mean tapered weight of the negatives, per optimiser step of a `training_log`."""
-    figure = _figure(4.6)
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    _smoothed(upper, log, "loss", BLUE)
-    _smoothed(lower, log, "weight_negative", ORANGE)
-    lower.set_ylim(bottom=0)
-    lower.set_xlabel("optimiser step", color=MUTED)
-    _title(upper, "Surrogate loss", "thin: each step; thick: running mean")
-    _title(lower, "Weight of negatives", "0: the policy has left them; 1: as sampled")
+    """What a training did, per optimiser step of a `training_log`: a panel for each of PANELS."""
+    figure = _figure(8.4)
+    grid = figure.subplots(len(PANELS) // 2, 2, sharex=True)
+    for axes, (column, color, title, subtitle) in zip(grid.flat, PANELS, strict=True):
+        _smoothed(axes, log, column, color)
+        _title(axes, title, subtitle)
+    grid[1][0].set_ylim(bottom=0)
+    for axes in grid[-1]:
+        axes.set_xlabel("optimiser step", color=MUTED)
+        axes.spines["bottom"].set_visible(True)
     return _png(figure)
 
 

@@ -1,0 +1,49 @@
+"""`training` in the words of transformers."""
+
+import os
+from pathlib import Path
+
+import torch
+from transformers import TrainingArguments
+
+from topr_pipeline.experiment import Training
+
+_SCHEDULES = {"constant": "constant_with_warmup", "cosine": "cosine"}
+
+
+def arguments(
+    training: Training, seed: int, output: Path, logs: Path | None, name: str
+) -> TrainingArguments:
+    """The Trainer's arguments; an item of its dataset is a whole step, so nothing accumulates."""
+    if logs is not None:
+        os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(logs))
+    args = TrainingArguments(
+        output_dir=str(output),
+        run_name=name,
+        seed=seed,
+        use_cpu=not torch.cuda.is_available(),
+        bf16=training.dtype == "bfloat16",
+        optim={"adamw": "adamw_torch_fused"}.get(training.optimizer, training.optimizer),
+        learning_rate=training.learning_rate,
+        lr_scheduler_type=_SCHEDULES[training.schedule],
+        warmup_steps=training.warmup_steps,
+        adam_beta1=training.betas[0],
+        adam_beta2=training.betas[1],
+        weight_decay=training.weight_decay,
+        max_grad_norm=training.max_grad_norm,
+        num_train_epochs=1,  # epochs are in the list of steps
+        per_device_train_batch_size=1,
+        fsdp=True if training.launch.fsdp else None,  # pyrefly: ignore
+        fsdp_config={"state_dict_type": "FULL_STATE_DICT"} if training.launch.fsdp else None,
+        ddp_find_unused_parameters=False,
+        remove_unused_columns=False,
+        save_strategy="no",  # the recorder says when
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        report_to=list(training.report_to) or "none",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+        use_cache=True,  # False would be written into the saved config.json
+    )
+    args._n_gpu = min(args.n_gpu, 1)  # else the Trainer splits a batch over all GPUs in threads
+    return args

@@ -1,0 +1,25 @@
+"""Packages that some keys of `training` want besides those that are always there."""
+
+import importlib.util
+
+from topr_pipeline.errors import ToprError
+from topr_pipeline.experiment import Training
+
+
+def check_packages(training: Training) -> None:
+    """Raise ToprError for a key whose package is not installed, or a user's objective's module."""
+    if training.lora is not None and importlib.util.find_spec("peft") is None:
+        raise ToprError(
+            "peft is not installed; training.lora wants it: `pip install topr_pipeline[lora]`, "
+            "or leave training.lora out to train all weights"
+        )
+    for tool in training.report_to:
+        if importlib.util.find_spec(tool) is None:
+            raise ToprError(
+                f"{tool} is not installed; training.report_to {list(training.report_to)}; "
+                f"`pip install {tool}`, or leave it out: the same figures are in the training log"
+            )
+    if isinstance(training.objective, str) and training.objective.startswith("python:"):
+        from topr_pipeline.checkpoints.objective import make_objective
+
+        make_objective(training.objective)
