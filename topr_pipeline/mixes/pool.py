@@ -59,7 +59,7 @@ class Pool:
     def __iter__(self) -> Iterator[pl.DataFrame]:
         for frame in self.frames:
             if isinstance(frame, Path):
-                yield pl.read_ipc(frame, memory_map=False)
+                yield pl.read_ipc(frame)
             else:
                 yield frame
 
