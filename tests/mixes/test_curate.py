@@ -182,7 +182,9 @@ def test_mix_without_rows_is_an_error_that_shows_where_they_went(cut, prompts):
 
 def test_steps_that_leave_nothing_are_an_error_that_names_them(cut):
     steps = [{"strategy": "difficulty", "solve_rate": [0.9, 1]}, {"strategy": "limit", "rows": 1}]
-    with pytest.raises(ToprError, match=r"difficulty solve_rate=\(0.9, 1.0\): 0 -> limit rows=1: 0"):
+    with pytest.raises(
+        ToprError, match=r"difficulty solve_rate=\(0.9, 1.0\): 0 -> limit rows=1: 0"
+    ):
         cut({"a": "+-"}, steps=steps)
 
 

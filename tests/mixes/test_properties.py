@@ -19,8 +19,10 @@ PROMPTS = st.dictionaries(
     min_size=1,
 ).filter(lambda prompts: "+" in "".join(prompts.values()) and "-" in "".join(prompts.values()))
 
-QUERY = "SELECT sample_index, prompt_id FROM rows QUALIFY ntile(3) OVER (ORDER BY reward, prompt_id,\
+QUERY = (
+    "SELECT sample_index, prompt_id FROM rows QUALIFY ntile(3) OVER (ORDER BY reward, prompt_id,\
  sample_index) < 3"
+)
 STEP = st.one_of(
     st.builds(lambda k, n: {"strategy": "anna_karenina", "correct": k, "incorrect": n},
               st.integers(1, 3), st.none() | st.integers(1, 3)),
@@ -34,23 +36,28 @@ STEP = st.one_of(
     st.just({"strategy": "difficulty", "solve_rate": [0.1, 0.9]}),
     st.just({"strategy": "sql", "sql": QUERY}),
 )  # fmt: skip
+Tables = tuple[pl.DataFrame, pl.DataFrame]
 QUICK = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @contextmanager
 def in_pieces(memory_gib: float) -> Iterator[dict[str, float]]:
-    """Chunks of nine rows and row groups of three; what memory there is, is for the caller's mix."""
+    """Chunks of nine rows, row groups of three, and the memory as a key of the mix."""
     with patch.object(rows, "CHUNK", 9), patch.object(write, "GROUP_BYTES", 250):
         yield {"memory_gib": memory_gib}
 
 
-def shuffled(frame: pl.DataFrame, seed: int) -> pl.DataFrame:
-    return frame.sample(fraction=1, shuffle=True, seed=seed)
+def shuffled(tables: Tables, seed: int) -> Tables:
+    """Each table in an order of its own."""
+    solutions, rewards = (
+        table.sample(fraction=1, shuffle=True, seed=seed + i) for i, table in enumerate(tables)
+    )
+    return solutions, rewards
 
 
-def attempt(*arguments) -> Mixed | str:
+def attempt(tables: dict[int, Tables], mix: Mix) -> Mixed | str:
     try:
-        return mixed(*arguments)
+        return mixed(tables, mix)
     except ValueError as error:
         return str(error)
 
@@ -61,23 +68,23 @@ def test_a_mix_depends_on_no_order_chunk_or_memory_and_makes_up_no_row(prompts, 
     said = {"steps": steps, "baseline": 0.25}
     tables = {2: rewarded(prompts)}
     whole = attempt(tables, Mix.model_validate(said))
-    mixes = [attempt({2: tuple(shuffled(t, seed) for t in tables[2])}, Mix.model_validate(said))]
+    mixes = [attempt({2: shuffled(tables[2], seed)}, Mix.model_validate(said))]
     for memory, order in ((4e-6, False), (4.0, False), (4e-6, True)):
         with in_pieces(memory) as limits:
-            given_ = tuple(shuffled(t, seed) if order else t for t in tables[2])
-            mixes.append(attempt({2: given_}, Mix.model_validate(said | limits)))
+            pair = shuffled(tables[2], seed) if order else tables[2]
+            mixes.append(attempt({2: pair}, Mix.model_validate(said | limits)))
     if isinstance(whole, str):
-        assert {str(m) for m in mixes} == {whole}
+        assert mixes == [whole] * 4
         return
     assert whole.frame.select("prompt_id", "sample_index").is_unique().all()
     assert whole.frame.equals(whole.frame.sort("iteration", "prompt_id", "sample_index"))
     assert whole.rows <= {(2, *key) for key in tables[2][0].select(rows.KEY).rows()}
-    for other in mixes:
-        assert not isinstance(other, str), other
-        assert other.frame.equals(whole.frame)
-        assert other.curated == whole.curated
-    assert mixes[0].content == whole.content
-    assert mixes[1].content == mixes[2].content == mixes[3].content
+    made = [other for other in mixes if isinstance(other, Mixed)]
+    assert len(made) == 4
+    assert all(other.frame.equals(whole.frame) for other in made)
+    assert all(other.curated == whole.curated for other in made)
+    assert made[0].content == whole.content
+    assert len({other.content for other in made[1:]}) == 1
 
 
 @QUICK
@@ -105,7 +112,7 @@ def test_a_replay_depends_on_no_order_chunk_or_memory(new, old, priority, seed):
     whole = mixed(tables, Mix.model_validate(said), seed)
     with in_pieces(4e-6) as limits:
         cut_up = mixed(
-            {at: tuple(shuffled(t, seed) for t in pair) for at, pair in tables.items()},
+            {at: shuffled(pair, seed) for at, pair in tables.items()},
             Mix.model_validate(said | limits),
             seed,
         )
@@ -116,16 +123,16 @@ def test_a_replay_depends_on_no_order_chunk_or_memory(new, old, priority, seed):
 
 
 def test_whole_tables_and_stretches_of_ordered_ones_are_read_in_place(tmp_path):
-    solutions, rewards = rewarded({name: "+-+-" for name in "hgfedcba"})
-    for table, name in ((solutions, "s"), (rewards, "r"), (shuffled(rewards, 0), "other")):
+    tables = rewarded({name: "+-+-" for name in "hgfedcba"})
+    for table, name in zip((*tables, shuffled(tables, 0)[1]), "sro", strict=True):
         table.write_parquet(tmp_path / f"{name}.parquet")
-    paths = [tmp_path / f"{name}.parquet" for name in ("s", "r")]
-    assert rows.rewarded(1, *paths, tmp_path / "t", 1 << 30).heights == ()
+    solutions, rewards, other = (tmp_path / f"{name}.parquet" for name in "sro")
+    apart = tmp_path / "apart"
+    assert rows.rewarded(1, solutions, rewards, apart, 1 << 30).heights == ()
     with patch.object(rows, "CHUNK", 9):
-        assert rows.rewarded(1, *paths, tmp_path / "t", 1 << 30).heights == [12, 12, 8]
-        assert not (tmp_path / "t").exists()
-        other = [paths[0], tmp_path / "other.parquet"]
-        found = rows.rewarded(1, *other, tmp_path / "t", 1 << 30)
+        assert rows.rewarded(1, solutions, rewards, apart, 1 << 30).heights == [12, 12, 8]
+        assert not apart.exists()
+        found = rows.rewarded(1, solutions, other, apart, 1 << 30)
         assert found.heights == ()
         assert sum(frame.height for frame in found.narrow([])) == 32
         assert all(frame["prompt_id"].rle().len() <= 8 for frame in found.narrow([]))

@@ -1,8 +1,10 @@
+from collections.abc import Mapping
+
 import pytest
 
 from tests.mixes.conftest import Mixed, mixed, rewarded
-from topr_pipeline.experiment import Mix
 from topr_pipeline.curation import Replay
+from topr_pipeline.experiment import Mix
 from topr_pipeline.mixes.replay import quotas
 
 QUOTAS = [
@@ -24,7 +26,7 @@ def test_old_rows_decay_with_age_up_to_their_largest_share(
     assert quotas(fresh, available, replay) == expected
 
 
-def replayed(iterations: dict[int, dict[str, str]], seed: int = 0, **replay) -> Mixed:
+def replayed(iterations: Mapping[int, Mapping[str, str]], seed: int = 0, **replay) -> Mixed:
     tables = {at: rewarded(prompts) for at, prompts in iterations.items()}
     said = {"replay": {"iterations": 5, **replay}}
     return mixed(tables, Mix.model_validate(said), seed)

@@ -66,5 +66,5 @@ def test_the_view_shows_the_rows_at_that_point(cut):
 
 def test_text_answer_and_length_are_in_the_view_where_they_are_named():
     assert "text" not in view_of("SELECT * FROM rows")
-    assert view_of('SELECT * FROM rows r WHERE r."TEXT" LIKE \'%=%\'')[-1] == "text"
+    assert view_of("SELECT * FROM rows r WHERE r.\"TEXT\" LIKE '%=%'")[-1] == "text"
     assert view_of("WITH w AS (SELECT *, length AS n FROM rows) SELECT * FROM w")[-1] == "length"

@@ -1,7 +1,7 @@
 """Mixes: from rewarded solutions to what is trained on.
 
-In: `solutions` and `rewards` tables of an iteration, those of earlier ones where it replays, and the
-`mix` section of the experiment.
+In: `solutions` and `rewards` tables of an iteration, those of earlier ones where it replays, and
+the `mix` section of the experiment.
 Out: a `mix` table with advantages R - c, shares of positives, row counts of each step, checks.
 May fail: ToprError for rewards that do not fit the solutions, for a step that cannot do what it
 says, for a mix without rows or without any advantage, and for an effective positive share that no

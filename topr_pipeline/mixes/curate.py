@@ -40,8 +40,8 @@ class Curated:
     `positive_share` is the share of rows with R > 0 (p), `effective_positive_share` their part of
     the mass of advantages under the baseline (p~). `waterfall` says what was left after each step
     (step, rows, prompts, positives), last the old rows that were added. `composition` has a row per
-    iteration: samples, what the steps left, rows in the mix and their outcomes. `solve_rates` counts
-    this iteration's prompts by solve rate (rounded to 0.001), in all samples and in the mix;
+    iteration: samples, what the steps left, rows in the mix and their outcomes. `solve_rates`
+    counts this iteration's prompts by solve rate (rounded to 0.001), in all samples and in the mix;
     no prompt has more than `samples_per_prompt` samples.
     """
 

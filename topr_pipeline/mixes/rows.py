@@ -71,9 +71,9 @@ class Rewarded:
         for left, right in zip(solutions, rewards, strict=True):
             yield _numbered(_side_by_side(left.with_row_index("at"), right))
 
-    def wide(self) -> Iterator[pl.DataFrame]:
-        """Per chunk KEY and TOKENS of its rows."""
-        return self._read(SOLUTIONS, [*KEY, *TOKENS])
+    def wide(self, columns: Sequence[str] = TOKENS) -> Iterator[pl.DataFrame]:
+        """Per chunk KEY and `columns` of the solutions of its rows."""
+        return self._read(SOLUTIONS, [*KEY, *columns])
 
     def prompt_bounds(self, ranges: int) -> list[str]:
         """Prompt ids that divide the rows into `ranges` about equal ranges."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -89,7 +90,7 @@ def _ranged(frame: pl.DataFrame, bounds: Sequence[str]) -> Iterator[pl.DataFrame
     frame = frame.sort(KEY)
     ids = frame["prompt_id"]
     cuts = [0, *(int(ids.search_sorted(b, side="left")) for b in bounds), frame.height]
-    for low, high in zip(cuts, cuts[1:], strict=False):
+    for low, high in pairwise(cuts):
         yield frame.slice(low, high - low)
 
 
