@@ -14,8 +14,8 @@ Prompt and completion have two and four tokens.
 
 `datasets` and pandas get one Parquet file with just the columns that they need (prompt_id,
 sample_index, text, outcome, reward) in the order of the rows; ours reads the same from the tables
-`solutions` and `rewards` and joins them. "whole mix" is what `topr run` does: it adds tokens and log
-mu to each row, and sorts. Each runs in a process of its own; the peak is that process's.
+`solutions` and `rewards` and joins them. "whole mix" is what `topr run` does: it adds tokens and
+log mu to each row, and sorts. Each runs in a process of its own; the peak is that process's.
 `--largest` rows (100000000) are done by ours alone.
 """
 

@@ -70,10 +70,10 @@ def curate(sources: Sequence[Source], mix: Mix, out: Path, seed: int = 0) -> Cur
     what it says, and for a full disk.
     """
     memory = _memory(mix)
-    scratch = tempfile.TemporaryDirectory(dir=out.parent, prefix=f"{out.name}.", suffix=".tmp")
-    with disk_errors(out), scratch as name:
+    name = {"prefix": f"{out.name}.", "suffix": ".tmp"}  # what clears up after a kill knows it
+    with disk_errors(out), tempfile.TemporaryDirectory(dir=out.parent, **name) as folder:
         try:
-            return _curated(sources, mix, out, seed, Path(name), memory)
+            return _curated(sources, mix, out, seed, Path(folder), memory)
         except pl.exceptions.ComputeError as error:
             if "No space left" in str(error):  # Polars hands it on in its own words
                 raise unwritable("the disk is full", out) from error
@@ -104,7 +104,7 @@ def _curated(
         waterfall=_waterfall(found, pools),
         composition=[_composition(s, pool) for s, pool in zip(found, pools, strict=True)],
         solve_rates=_solve_rates(found[-1], pools[-1]),
-        samples_per_prompt=int(found[-1].samples),
+        samples_per_prompt=found[-1].samples,
     )
     _confirm(out, curated)
     return curated

@@ -89,7 +89,8 @@ class Rewarded:
     def _read(self, table: Table, columns: Sequence[str | pl.Expr]) -> Iterator[pl.DataFrame]:
         if self.heights:  # in one pass: each time a file is opened, its whole footer is read
             lazy = table.scan(self.files[0][table.name][0]).select(columns)
-            yield from cut(lazy.collect_batches(chunk_size=CHUNK // 8), self.heights)
+            some = max(max(self.heights) // 4, 1024)
+            yield from cut(lazy.collect_batches(chunk_size=some), self.heights)
             return
         for files in self.files:
             parts = [table.empty().lazy(), *map(table.scan, files[table.name])]

@@ -95,7 +95,8 @@ class _Run:
         self.count(-2, tally(frame))
         known = frame.filter(pl.col("prompt").diff().fill_null(1) != 0).drop_nulls("solve_rate")
         self.solve_rates += binned(known["solve_rate"])
-        self.samples = max(self.samples, *np.bincount(frame["prompt"].to_numpy(), minlength=1))
+        most = np.bincount(frame["prompt"].to_numpy(), minlength=1).max()
+        self.samples = max(self.samples, int(most))
         replay = self.mix.replay
         if replay and replay.priority == "unsolved":
             self.rates.append(known.select(pl.col("prompt_id").hash().alias("hash"), "solve_rate"))
@@ -157,7 +158,7 @@ def _per_prompt(step: MixStep) -> bool:
 
 
 def _label(step: MixStep) -> str:
-    said = step.model_dump(exclude={"strategy"}, exclude_none=True, exclude_defaults=False)
+    said = step.model_dump(exclude={"strategy"}, exclude_none=True)
     return " ".join([step.strategy, *(f"{key}={_short(value)}" for key, value in said.items())])
 
 

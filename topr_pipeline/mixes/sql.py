@@ -40,7 +40,6 @@ _UNREPEATABLE = {
     "current_date", "current_time", "current_timestamp", "current_localtime",
     "current_localtimestamp", "localtime", "localtimestamp", "txid_current", "sleep_ms",
 }  # fmt: skip
-_KEPT = "SELECT prompt_id, sample_index FROM ({query}\n)"
 
 
 def refused(query: str) -> str | None:
@@ -56,7 +55,7 @@ def refused(query: str) -> str | None:
         with duckdb.connect(":memory:") as db:
             _make_view(db, view_of(query))
             _lock(db)
-            db.execute(_KEPT.format(query=query))
+            db.execute(_keys_of(query))
     except (ValueError, duckdb.Error) as error:
         first = str(error).split("\n\n")[0].replace("\n", " ")
         offered = ", ".join(VIEW)
@@ -96,7 +95,7 @@ def chosen(
             _make_view(db, columns)
             _fill(db, columns, frames)
             _lock(db)
-            db.execute(f"CREATE TABLE kept AS {_KEPT.format(query=query)}")
+            db.execute(f"CREATE TABLE kept AS {_keys_of(query)}")
             _check(db, key)
             numbers = db.sql("SELECT number FROM numbered SEMI JOIN kept USING (prompt_id, "
                              "sample_index) ORDER BY number")  # fmt: skip
@@ -105,6 +104,11 @@ def chosen(
         raise ToprError(f"{key}: {error}") from error
     finally:
         file.unlink(missing_ok=True)
+
+
+def _keys_of(query: str) -> str:
+    """`query` ends a line of its own, lest it ends in a comment."""
+    return f"SELECT prompt_id, sample_index FROM ({query.rstrip().rstrip(';')}\n)"
 
 
 def _make_view(db: "duckdb.DuckDBPyConnection", columns: list[str]) -> None:

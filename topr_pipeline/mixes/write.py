@@ -17,6 +17,9 @@ from topr_pipeline.tables import MIX
 GROUP_BYTES = 64 << 20
 """Of a row group in memory, about: whoever reads the mix may hold one at a time."""
 
+MOST_RANGES = 256
+"""Files that are open at once."""
+
 
 def write_mix(
     chosen: Sequence[tuple[Rewarded, Pool]],
@@ -33,7 +36,7 @@ def write_mix(
     `folder`. The bytes of the table depend on its rows alone.
     """
     expected = sum(rows.row_bytes * pool.tally().rows for rows, pool in chosen)
-    ranges = -(-int(4 * expected) // memory)
+    ranges = min(-(-int(4 * expected) // memory), MOST_RANGES)
     parts: list[_Part] = []
     size = rows_in_all = 0
     for rows, pool in chosen:
