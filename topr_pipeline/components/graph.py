@@ -105,12 +105,16 @@ def unroll(name: str, experiment: Experiment, root: Path) -> dict[str, Node]:
     eval_prompts = add("eval_prompts", "eval_prompts", None)
     checkpoint = add("iter_00/checkpoint", "base_policy", 0)
     scores = [add("iter_00/eval_scores", "eval_scores", 0, eval_prompts, checkpoint)]
-    mixes = []
+    mixes: list[str] = []
+    rewarded: list[tuple[str, str]] = []
+    replayed = experiment.mix.replay.iterations if experiment.mix.replay else 0
     for k in range(1, experiment.iterations + 1):
         it = f"iter_{k:02d}"
         solutions = add(f"{it}/solutions", "solutions", k, prompts, checkpoint)
         rewards = add(f"{it}/rewards", "rewards", k, prompts, solutions)
-        mixes.append(add(f"{it}/mix", "mix", k, solutions, rewards))
+        rewarded.append((solutions, rewards))
+        sources = [key for pair in rewarded[-1 - replayed :] for key in pair]
+        mixes.append(add(f"{it}/mix", "mix", k, *sources))
         checkpoint = add(f"{it}/checkpoint", "checkpoint", k, mixes[-1], checkpoint)
         scores.append(add(f"{it}/eval_scores", "eval_scores", k, eval_prompts, checkpoint))
     add("report", "report", None, *scores, *mixes)
@@ -136,7 +140,7 @@ def _read_by_stage(e: Experiment, root: Path) -> dict[str, dict[str, Said]]:
         },
         "solutions": {"sampling": e.sampling, **engine, **seed},
         "rewards": {"rewards": e.rewards, **verifier},
-        "mix": {"mix": e.mix},
+        "mix": {"mix": e.mix, **(seed if e.mix.draws else {})},
         "checkpoint": {"training": e.training, **objective, **seed},
         "eval_scores": {
             "evaluation": e.evaluation,

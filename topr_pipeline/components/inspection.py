@@ -16,7 +16,12 @@ from topr_pipeline.checkpoints.agreement import Agreement
 from topr_pipeline.checks import Check
 from topr_pipeline.components.graph import CHECKS, Node
 from topr_pipeline.components.stages import MIX_FIGURES
-from topr_pipeline.evals import reward_histogram, training_curve
+from topr_pipeline.evals import (
+    mix_solve_rates,
+    mix_waterfall,
+    reward_histogram,
+    training_curve,
+)
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.tables import (
     EVAL_SCORES,
@@ -191,18 +196,24 @@ def _verifying_metadata(figures: Figures) -> dict[str, Value]:
 
 
 def _mix(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
-    table = MIX.read(node.path(data))
-    waterfall = pl.DataFrame(figures["waterfall"], schema=["step", "rows"], orient="row")
+    table, folder = MIX.scan(node.path(data)), data / node.key.split("/")[0]
     shares = {key: figures[key] for key in MIX_FIGURES[1:]}
-    preview = table.select("prompt_id", "sample_index", "reward", "advantage", "logprob")
+    composition = pl.DataFrame(figures["composition"], infer_schema_length=None).fill_null(0)
+    solutions = {
+        at: SOLUTIONS.scan(folder / f"iter_{at:02d}/solutions.parquet")
+        for at in composition["iteration"]
+    }
     return Inspection(
-        f"{table.height} samples, p {shares['positive_share']:.3f}, "
+        f"{figures['rows']} samples, p {shares['positive_share']:.3f}, "
         f"p~ {shares['effective_positive_share']:.3f}",
         {
-            "rows": table.height,
+            "rows": figures["rows"],
             **shares,
-            "waterfall": waterfall,
-            "preview": preview.head(EXAMPLES),
+            "waterfall": pl.DataFrame(figures["waterfall"]),
+            "waterfall_plot": mix_waterfall(figures["waterfall"]),
+            "composition": composition,
+            "solve_rates": mix_solve_rates(figures["solve_rates"], figures["samples_per_prompt"]),
+            "examples": mixes.examples(table, solutions, PROMPTS.read(folder / "prompts.parquet")),
         },
         mixes.checks(table, experiment.mix),
     )

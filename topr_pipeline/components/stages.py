@@ -231,16 +231,12 @@ def _columns(solutions: Path, columns: Sequence[str]) -> pl.DataFrame:
 
 
 def make_mix(work: Work) -> Figures:
-    """Curate what is trained on."""
-    curated = mixes.curate(
-        SOLUTIONS.scan(work.path("solutions")),
-        REWARDS.read(work.path("rewards")),
-        work.experiment.mix,
-        work.node.iteration or 0,
-    )
-    MIX.write(curated.frame, work.out)
-    shares = {key: getattr(curated, key) for key in MIX_FIGURES[1:]}
-    return {"rows": curated.frame.height, **shares, "waterfall": list(curated.waterfall)}
+    """Curate what is trained on, of this iteration and of those that are replayed."""
+    sources = [
+        mixes.Source(s.iteration or 0, s.path(work.data), r.path(work.data))
+        for s, r in zip(work.inputs_of("solutions"), work.inputs_of("rewards"), strict=True)
+    ]
+    return asdict(mixes.curate(sources, work.experiment.mix, work.out, work.seed("mix")))
 
 
 def make_checkpoint(work: Work) -> Figures:

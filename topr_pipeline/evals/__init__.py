@@ -7,6 +7,7 @@ sample, and for a k that no prompt has samples enough for.
 """
 
 from topr_pipeline.evals.metrics import score
+from topr_pipeline.evals.mix_plots import mix_solve_rates, mix_waterfall
 from topr_pipeline.evals.plots import learning_curve, reward_histogram, training_curve
 from topr_pipeline.evals.report import all_scores, markdown_table, score_table, write_report
 
@@ -14,6 +15,8 @@ __all__ = [
     "all_scores",
     "learning_curve",
     "markdown_table",
+    "mix_solve_rates",
+    "mix_waterfall",
     "reward_histogram",
     "score",
     "score_table",
