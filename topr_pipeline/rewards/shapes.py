@@ -10,17 +10,19 @@ from functools import lru_cache
 from typing import Literal
 
 from topr_pipeline.rewards import expression, scalars
-from topr_pipeline.rewards.markup import joined, tokens
+from topr_pipeline.rewards.markup import LIST_COMMA, joined, tokens
 
 Kind = Literal["scalar", "list", "set", "tuple", "union", "matrix", "assignment", "relation"]
 MAX_ITEMS = 200
 MAX_DEPTH = 20
 
+_COMMAS = {",", ";", LIST_COMMA}
 _OPEN = {"(", "[", "{", "\\{", "\\begin"}
 _CLOSE = {")", "]", "}", "\\}", "\\end"}
 _RELATIONS = {"=", "<", ">", "\\le", "\\ge", "\\ne", "\\approx", "\\equiv", "\\sim", "\\implies"}
 _REALS = ["\\mathbb", "{", "R", "}"]
 _FLIPPED = {"<": ">", "\\le": "\\ge"}
+_MIRRORED = _FLIPPED | {v: k for k, v in _FLIPPED.items()} | {"=": "="}
 _MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[clr|]*\})?(.*?)\\end\{\1\}", re.DOTALL)
 _LETTERS = r"\\?[A-Za-z]+(?:_\{?[A-Za-z0-9]+\}?)?'*"
 _NAME = re.compile(
@@ -30,6 +32,8 @@ _NAME = re.compile(
 _FUNCTION_VALUE = re.compile(
     r"(?!\\(?:log|ln|exp|sqrt))(?:\\?[A-Za-z]+|[{}_'|° ]|\^\{-1\})+(?:\([^()=]*\))?"
 )
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_DECIMAL = re.compile(r"[+-]?\d*\.\d+")
 _CONSTANT = re.compile(r"(?:\\(?:frac|sqrt|cdot|pi)|[^A-Za-z\\«])+")
 
 
@@ -62,7 +66,7 @@ def _read(parts: Sequence[str], depth: int) -> Shape:
     if "\\in" in parts[:8] and "," not in parts[: parts.index("\\in")]:
         at = parts.index("\\in")
         return _named(_read(parts[at + 1 :], depth + 1), joined(parts[:at]))
-    split = _split(parts, {",", ";"})
+    split = _split(parts, _COMMAS)
     groups = _split(parts, {";"})
     if 1 < len(groups) < len(split) <= MAX_ITEMS:
         return Shape("list", text, tuple(_group(p, depth) for p in groups if p))
@@ -80,7 +84,7 @@ def _read(parts: Sequence[str], depth: int) -> Shape:
 
 def _bracketed(parts: list[str], text: str, depth: int) -> Shape:
     if parts[0] in ("(", "[", "\\{") and _closes(parts) == len(parts) - 1:
-        inner = _split(parts[1:-1], {",", ";"})
+        inner = _split(parts[1:-1], _COMMAS)
         if parts[0] == "\\{":
             return Shape("set", text, _flat(_read(p, depth + 1) for p in inner if p))
         if len(inner) > 1:
@@ -107,7 +111,7 @@ def _one_number(text: str) -> bool:
 
 def _group(parts: list[str], depth: int) -> Shape:
     """One of the groups of `p=5,q=2;p=7,q=2`, which is as good as (5,2)."""
-    items = tuple(_read(p, depth + 1) for p in _split(parts, {","}) if p)
+    items = tuple(_read(p, depth + 1) for p in _split(parts, _COMMAS - {";"}) if p)
     return items[0] if len(items) == 1 else Shape("tuple", joined(parts), items, "()")
 
 
@@ -188,15 +192,16 @@ def _relation(text: str, items: tuple[Shape, ...], signs: list[str]) -> Shape:
                 return items[0]
         else:
             signs = ["=", *signs[1:]]
-    if set(signs) <= {"="} and _NAME.fullmatch(items[0].text) and _consistent(items[1:]):
+    if signs == ["="] and _variable(items[1].text) and not _NAME.fullmatch(items[0].text):
+        items = items[::-1]  # 5 = x
+    if set(signs) <= {"=", "\\equiv"} and _NAME.fullmatch(items[0].text) and _consistent(items[1:]):
         return Shape("assignment", text, items[-1:], name=items[0].text)
-    if len(signs) == 2 and signs[0] in _FLIPPED.values() and signs[1] in _FLIPPED.values():
-        back = {v: k for k, v in _FLIPPED.items()}
-        items, signs = items[::-1], [back[s] for s in signs[::-1]]
+    if len(signs) == 2 and set(signs) <= set(_FLIPPED.values()):
+        items, signs = items[::-1], [_MIRRORED[s] for s in signs[::-1]]
     if len(signs) == 2 and set(signs) <= set(_FLIPPED) and _variable(items[1].text):
         brackets = ("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]")
         return Shape("tuple", text, (items[0], items[2]), brackets, items[1].text)
-    if len(signs) == 1 and signs[0] in ("<", ">", "\\le", "\\ge"):
+    if len(signs) == 1 and signs[0] in _MIRRORED and signs != ["="]:
         return _half_line(text, items, signs[0])
     return Shape("relation", text, items, brackets=" ".join(signs))
 
@@ -221,7 +226,7 @@ def _half_line(text: str, items: tuple[Shape, ...], sign: str) -> Shape:
     left, right = items
     if _variable(right.text) and not _variable(left.text):
         left, right = right, left
-        sign = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}[sign]
+        sign = _MIRRORED[sign]
     if not _variable(left.text) or _variable(right.text):
         return Shape("relation", text, items, brackets=sign)
     if sign in (">", "\\ge"):
@@ -241,7 +246,7 @@ def _named(shape: Shape, name: str) -> Shape:
 
 def same(gold: Shape, answer: Shape) -> bool | None:
     """Is `answer` what `gold` asks for? The rules are those of docs/rewards.md."""
-    if gold.text == answer.text:
+    if gold.text == answer.text or _same_relation(gold.text, answer.text):
         return True
     if answer.kind == "assignment" and gold.kind not in ("assignment", "relation"):
         return same(gold, answer.items[-1])
@@ -255,32 +260,36 @@ def same(gold: Shape, answer: Shape) -> bool | None:
             return False if verdict is not None else None
         if answer.kind != "relation":
             return same(gold.items[0], answer)
-        return True if _same_equation(gold, answer) else None
+        return None
     if answer.kind == "relation" and gold.kind not in ("relation", "matrix"):
         return same(gold, answer.items[-1]) if _states(answer) else False
     if "relation" in (gold.kind, answer.kind):
-        if _same_equation(gold, answer):
-            return True
         return None if answer.kind in ("relation", "assignment", "tuple", "union") else False
     if gold.kind == "scalar" and answer.kind == "scalar":
         return scalars.same(gold.text, answer.text)
     return _same_collections(gold, answer)
 
 
-def _same_equation(gold: Shape, answer: Shape) -> bool:
-    left, right = _difference(gold), _difference(answer)
-    return bool(left and right) and expression.proportional(left, right)
+def _same_relation(gold: str, answer: str) -> bool:
+    """Are two equations, or two inequalities, multiples of each other: `2x>6` and `x>3`?"""
+    (left, sign), (right, other) = _difference(gold), _difference(answer)
+    if not left or not right:
+        return False
+    ratio = expression.ratio(left, right)
+    return ratio is not None and other == (sign if ratio > 0 else _MIRRORED.get(sign, sign))
 
 
-def _difference(equation: Shape) -> list[str]:
-    """The tokens of left - right of an equation with two sides; none of anything else."""
-    if equation.kind == "relation" and equation.brackets == "=" and len(equation.items) == 2:
-        left, right = (tokens(side.text) for side in equation.items)
-    elif equation.kind == "assignment":
-        left, right = tokens(equation.name), tokens(equation.items[0].text)
-    else:
-        return []
-    return ["(", *left, ")", "-", "(", *right, ")"]
+@lru_cache(maxsize=1 << 10)
+def _difference(text: str) -> tuple[list[str], str]:
+    """The tokens of left - right of a relation with two sides, and its sign; none of others."""
+    if not any(sign in text for sign in _MIRRORED):
+        return [], ""
+    parts = tokens(text)
+    signs = [p for p in _top(parts) if p in _RELATIONS]
+    if len(signs) != 1 or signs[0] not in _MIRRORED:
+        return [], ""
+    left, right = _split(parts, set(signs))
+    return ["(", *left, ")", "-", "(", *right, ")"], signs[0]
 
 
 def _same_name(gold: str, answer: str) -> bool:
@@ -289,10 +298,15 @@ def _same_name(gold: str, answer: str) -> bool:
 
 
 def _same_collections(gold: Shape, answer: Shape) -> bool | None:
+    gold, answer = _only(gold, answer), _only(answer, gold)
+    if _DECIMAL_COMMA.fullmatch(answer.text) and _DECIMAL.fullmatch(gold.text):
+        return scalars.same(gold.text, answer.text.replace(",", "."))
     if gold.kind == answer.kind == "tuple":
         if gold.brackets != answer.brackets or (gold.name and answer.name not in ("", gold.name)):
             return False
         return _in_order(gold.items, answer.items)
+    if "\\hat{" in answer.text + gold.text and (vectors := _as_sums(gold, answer)):
+        return scalars.same(*vectors)
     gold, answer = _as_matrix(gold, answer), _as_matrix(answer, gold)
     if gold.kind == answer.kind == "matrix":
         if len(gold.items) != len(answer.items):
@@ -344,6 +358,24 @@ def _as_matrix(shape: Shape, other: Shape) -> Shape:
     if not all(row.kind == "tuple" and row.brackets == "[]" for row in shape.items):
         return shape
     return Shape("matrix", shape.text, shape.items)
+
+
+def _only(shape: Shape, other: Shape) -> Shape:
+    """The one item of `{(1,2)}` where the other side is no set."""
+    alone = shape.kind == "set" and len(shape.items) == 1 and other.kind in ("tuple", "matrix")
+    return shape.items[0] if alone else shape
+
+
+def _as_sums(*shapes: Shape) -> tuple[str, str] | None:
+    """Vectors as sums of `\\hat{i}`, `\\hat{j}` and `\\hat{k}`."""
+    sums = []
+    for shape in shapes:
+        items = _vector(shape) or ()
+        if not 2 <= len(items) <= 3 and shape.kind != "scalar":
+            return None
+        terms = [f"({item.text})\\hat{{{name}}}" for item, name in zip(items, "ijk", strict=False)]
+        sums.append("+".join(terms) or shape.text)
+    return sums[0], sums[1]
 
 
 def _vector(shape: Shape) -> tuple[Shape, ...] | None:
