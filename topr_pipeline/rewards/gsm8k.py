@@ -21,10 +21,12 @@ _SHORT_FRACTION = re.compile(r"\\[dt]?frac\s?(?:\{(\d{1,40})\}|(\d0?(?=\d)|\d))\
 _LINE_END = re.compile(r"\n|<\||</?[a-z]")
 _DOLLARS = re.compile(r"\$(?:\s?\$)+")
 _SIGNS = {"\\times": "×", "\\cdot": "×", "\\div": "÷", "\\pi": "π", "\\pm": "±", "\\sqrt": "√"}
-_BEFORE = re.compile(r"(?:[√<>≤≥±]|\bthan|\bat least|\bat most)[\s$({]{0,3}$")
+_BEFORE = re.compile(
+    r"(?:[√<>≤≥±]|\bthan|\bat (?:least|most)|\bup to|\bover|\bunder|\bbelow|\babove)[\s$({]{0,3}$"
+)
 _INSTEAD = re.compile(r"\b(?:it is|it's|it was|but|rather|instead)\b", re.IGNORECASE)
 _OPERATOR = re.compile(
-    r"\s*(?:[+*^×÷=<>π√±~;&]|/(?!\s?[a-z]{2})|e\d|-\s?\d|:\d|[xX]\s?\d|[xyzn]\b|\.\d"
+    r"\s*(?:[+*^×÷=<>π√±~&]|;\s?\$?\d|/(?!\s?[a-z]{2})|e\d|-\s?\d|:\d|[xX]\s?\d|[xyzn]\b|\.\d"
     r"|(?:of|times|minus|plus|(?:more|less|fewer|greater) than|(?:divided|multiplied) by)"
     r" \$?[\d(])",
     re.IGNORECASE,
@@ -32,6 +34,7 @@ _OPERATOR = re.compile(
 _UP_TO_EQUALS = re.compile(r"(?:(?!\b(?:because|since|where|when|if|as|with|for)\b)[^=.,;:(])*=")
 _HEDGE = re.compile(
     r"[\s$]*,?\s*(?:[a-z]+\s+)?(?:or|and|to)\s+[$]?\d|,\s?\d"
+    r"|\s*(?:[a-z]+\s+)?or\s(?:more|less|fewer)\b"
     r"|\s*(?!because|since|when|if|as\b|so\b|for\b)(?:[a-z]+\s+){1,4}or\s+[$]?\d"
     r"|\s?(?:feet|foot|ft|hours?|hrs?|pounds?|lbs?|dollars?|minutes?|days?|weeks?|years?)\s\d",
     re.IGNORECASE,

@@ -37,17 +37,17 @@ _PLAIN_END = re.compile(
     r"\n|\.(?=\s|$)|(?<=[\s\d])\*\*|</|,?\s(?:because|since|as|so|which|where)\s"
 )
 _DIRECT = re.compile(
-    r"(?:[\s:*]|\b(?:actually|really|therefore|thus|then|indeed|now|instead|in fact|simply)\b)*"
+    r"(?:[\s:*]|\b(?:actually|really|therefore|thus|then|indeed|now|instead|simply)\b)*"
     r"(?:\\?\$|\\[(\[]|-?[\d.]|\(|\*\*)"
 )
-"""What states an answer, rather than a remark on it, begins so: "is 5", but not "is less than 5"."""
+"""How what states an answer begins: "is 5". "Is less than 5" only remarks on it."""
 _BOUND = re.compile(
     r"\b(?:than|least|most|between|not|divisible|multiple|factor|exceeds?|up to)\b", re.IGNORECASE
 )
 _INSTEAD = re.compile(r"\b(?:it is|it's|but|rather|instead)\b", re.IGNORECASE)
 _WORDS_ONLY = re.compile(r"[A-Za-z' ,-]{2,}")
 _IS = re.compile(r"(?<=\s)(?:is|are|=|equals)\s+(?=[\d$\\(-])")
-_LABEL = re.compile(r"(?:«\(?([A-J])[).:]*»|\(([A-J])\)|([A-J])[).:])(.*)", re.DOTALL)
+_LABEL = re.compile(r"(?:«\(?([A-J])[).:]*»|\(([A-J])\)|([A-J])[).:])(?!,)(.*)", re.DOTALL)
 _BARE_BOX = re.compile(r"\\boxed\s*\$?(-?\d[\d.,/]{0,40})")
 _COMMENT = re.compile(
     r"(?:in)?(?:correct|right|wrong|valid|reasonable|consistent|unique|clear)\b", re.IGNORECASE

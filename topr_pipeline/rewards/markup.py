@@ -21,7 +21,7 @@ _SYMBOLS = str.maketrans(
 )  # fmt: skip
 _REMOVED = re.compile(
     r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits"
-    r"|boldsymbol|underline|ensuremath|mathbf|mathit|bm|bf|it|rm|mathstrut|strut)(?![A-Za-z])"
+    r"|boldsymbol|underline|ensuremath|mathbf|mathit|bm|bf|it|rm|mathstrut|strut|checkmark|blacksquare|square)(?![A-Za-z])"
     r"|\\(?:hspace|phantom|label|tag|color)\*?\{[^{}]*\}|\\textcolor\{[^{}]*\}|\\\$|\$|\\[()]"
 )
 _SPACES = re.compile(r"\\(?:[,;:> ]|quad(?![A-Za-z])|qquad(?![A-Za-z])|enspace(?![A-Za-z]))|~|\s+")
@@ -35,7 +35,8 @@ _SYNONYMS = {
     "\\iota": "i", "\\imath": "i", "\\land": "\\wedge", "\\pmod": "\\mod",
     "\\Longrightarrow": "\\implies", "\\&": "&", "\\#": "#", "\\_": "_",
     "\\lparen": "(", "\\rparen": ")", "\\slash": "/", "\\langle": "(", "\\rangle": ")",
-    "\\nicefrac": "\\frac", "\\{\\}": "\\emptyset ", "\\sfrac": "\\frac", "\\dotsc": "\\ldots", "\\bigcup": "\\cup",
+    "\\nicefrac": "\\frac", "\\sfrac": "\\frac", "\\dotsc": "\\ldots", "\\bigcup": "\\cup",
+    "\\{\\}": "\\emptyset ", "\\lg": "\\log",
 }  # fmt: skip
 _SYNONYM = re.compile("|".join(re.escape(k) + r"(?![A-Za-z])" * k[1:].isalpha() for k in _SYNONYMS))
 _TEXT = re.compile(
@@ -73,9 +74,16 @@ _UNIT_VECTOR = re.compile(
     r"\\(?:mathbf|boldsymbol|vec|hat)\s?"
     r"(?:\{\s?\\?([ijk])(?:math)?\s?\}|\\?([ijk])(?:math)?(?![A-Za-z]))"
 )
+_CONDITION = re.compile(r"[,\s]*&\s*(?:«(?:if|for|when)»)?")
 _SYSTEM = re.compile(r"\\begin\{cases\}([^&]*?)[\s,¶]*\\end\{cases\}")
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
           "ten": 10, "eleven": 11, "twelve": 12}  # fmt: skip
+_CHOICE = re.compile(r"\b(?:[A-J]|[IVX]{1,4})\b")
+_CHOICES = re.compile(
+    rf"(?:[Oo]ption|[Cc]hoice)\s\(?{_CHOICE.pattern}\)?"
+    rf"|\(?{_CHOICE.pattern}\)?(?:\s?(?:,|,?\sand\s|&)\s?\(?{_CHOICE.pattern}\)?){{1,9}}"
+)
+_BOLD = re.compile(r"\*\*([^*]+)\*\*")
 _BASE_WORD = re.compile(rf"_\s?\{{?\s?«({'|'.join(_BASES)})»\s?\}}?")
 LIST_COMMA = "，"
 """A comma that is no thousands separator, because a space follows it: `32, 349`."""
@@ -91,6 +99,7 @@ def tidy(text: str) -> str:
     text = " ".join(text.split())
     if len(text) > MAX_LENGTH:
         return text
+    text = bold[1] if (bold := _BOLD.fullmatch(text)) else text
     if "\\\\" in text and "\\begin" not in text:
         text = _DOUBLED.sub(r"\\", text)
     text = _CONNECTOR.sub(" , ", text)
@@ -107,7 +116,8 @@ def tidy(text: str) -> str:
     text = _SYNONYM.sub(lambda m: _SYNONYMS[m[0]] + (" " if m[0][-1].isalpha() else ""), text)
     text = _PRIME.sub(lambda m: "'" * max(m[0].count("prime"), 1), text)
     text = _BASE_WORD.sub(lambda m: f"_{{{_BASES[m[1]]}}}", _TEXT.sub(_worded, text))
-    text = _SYSTEM.sub(lambda m: re.sub(r"[,\s]*¶", ",", m[1]), text)
+    if "{cases}" in text:
+        text = _SYSTEM.sub(lambda m: re.sub(r"[,\s]*¶", ",", m[1]), _CONDITION.sub("&", text))
     text = _SPACED_COMMA.sub(LIST_COMMA, _SPACES.sub(" ", text))
     text = _ONE_UP.sub(r"\1{\2}", _DIGITS_UP.sub(r"\1{\2}", text))
     text = _DEGREE.sub("°", text).strip().rstrip(" ¶\\")
@@ -173,6 +183,12 @@ def _worded(match: re.Match[str]) -> str:
         return "%"
     if word in ("degree", "degrees", "deg"):
         return "°"
+    if word in ("all real numbers", "all reals"):
+        return "\\mathbb{R}"
+    if word in ("thousand", "million", "billion", "trillion"):
+        return word
+    if _CHOICES.fullmatch(content):
+        return " , ".join(_CHOICE.findall(content))
     if (
         len(content) == 1
         and units.known(content)
@@ -184,7 +200,7 @@ def _worded(match: re.Match[str]) -> str:
     return f"«{content}»"
 
 
-_ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
+_ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1, "\\mathbb": 1}
 _WRAP = "wrap"
 _CLOSERS = {"{": "}", "(": ")", "[": "]"}
 

@@ -30,7 +30,7 @@ _NAME = re.compile(
     rf"|{_LETTERS}:{_LETTERS}|\\frac\{{[A-Z]+\}}\{{[A-Z]+\}})"
 )
 _FUNCTION_VALUE = re.compile(
-    r"(?!\\(?:log|ln|exp|sqrt))(?:\\?[A-Za-z]+|[{}_'|° ]|\^\{-1\})+(?:\([^()=]*\))?"
+    r"(?!\\(?:log|ln|exp|sqrt))(?:\\?[A-Za-z]+|[{}_'|° ]|\^\{-1\})+(?:\([^()=]*\)|\[[^\[\]=]*\])?"
 )
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _DECIMAL = re.compile(r"[+-]?\d*\.\d+")
@@ -85,6 +85,8 @@ def _read(parts: Sequence[str], depth: int) -> Shape:
 def _bracketed(parts: list[str], text: str, depth: int) -> Shape:
     if parts[0] in ("(", "[", "\\{") and _closes(parts) == len(parts) - 1:
         inner = _split(parts[1:-1], _COMMAS)
+        if parts[0] == "\\{" and (bar := _builder(parts)):
+            return _read(parts[bar + 1 : -1], depth + 1)
         if parts[0] == "\\{":
             return Shape("set", text, _flat(_read(p, depth + 1) for p in inner if p))
         if len(inner) > 1:
@@ -97,6 +99,14 @@ def _bracketed(parts: list[str], text: str, depth: int) -> Shape:
         both = ([swap.get(p, p) for p in parts] for swap in swaps)
         return Shape("list", text, tuple(_read(_signs(p), depth + 1) for p in both))
     return Shape("scalar", text)
+
+
+def _builder(parts: list[str]) -> int | None:
+    """Where in `{x | x > 3}` or `{x \\in R : x > 3}` the condition begins, which says it all."""
+    for at, part in enumerate(parts[:8]):
+        if part in ("|", ":") and parts[1].isalpha() and parts[2] in ("|", ":", "\\in"):
+            return at
+    return None
 
 
 def _signs(parts: list[str]) -> list[str]:
@@ -263,6 +273,8 @@ def same(gold: Shape, answer: Shape) -> bool | None:
         return None
     if answer.kind == "relation" and gold.kind not in ("relation", "matrix"):
         return same(gold, answer.items[-1]) if _states(answer) else False
+    if gold.kind == "relation" and answer.kind != "relation" and _states(gold):
+        return same(gold.items[-1], answer)
     if "relation" in (gold.kind, answer.kind):
         return None if answer.kind in ("relation", "assignment", "tuple", "union") else False
     if gold.kind == "scalar" and answer.kind == "scalar":

@@ -3,6 +3,8 @@
 import re
 from functools import lru_cache
 
+from topr_pipeline.rewards import numbers
+
 MAX_LENGTH = 300
 """Longer texts have no unit that is looked for."""
 
@@ -138,6 +140,7 @@ def bare(text: str) -> str:
     if text[-1:].isalpha() or text[-1:] == "}":
         if match := _PERCENT.fullmatch(text):
             return match[1] + "%"
-        if match := _PLAIN.fullmatch(text):
+        match = _PLAIN.fullmatch(text)
+        if match and text[match.end(1) :].lower() not in numbers.SCALES:
             return match[1]
     return text
