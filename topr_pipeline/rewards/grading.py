@@ -196,6 +196,9 @@ def _judged(
     judged: dict[int, Verdict] = {}
     if not pairs or verifier.judge is None:
         return judged
+    if fault := cache.writable(cache_folder, verifier.key):
+        _LOG.warning("rewards: verdicts are not kept: %s", fault)
+        cache_folder = None
     try:
         for at, verdict in pool.judge(verifier.judge, pairs, limits):
             judged[at] = _blamed(verdict, pairs[at][1], verifier)

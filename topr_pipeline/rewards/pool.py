@@ -7,6 +7,7 @@ in any thread, in a daemonic process, and under a `__main__` without a guard.
 import contextlib
 import json
 import os
+import secrets
 import selectors
 import signal
 import subprocess
@@ -196,8 +197,11 @@ class _Worker:
         os.set_blocking(self.input, False)
         os.set_blocking(self.output, False)
         selector.register(self.output, selectors.EVENT_READ, self)
+        self.secret = secrets.token_hex(8)
+        os.write(self.input, f"{self.secret}\n".encode())
         self.unsent = memoryview(b"")
         self.chunk: list[int] = []
+        self.answered = 0
         self.replies: list[dict[str, Any]] = []
         self.buffer = b""
         self.fatal: ToprError | None = None
@@ -205,7 +209,7 @@ class _Worker:
         self.deadline = time.monotonic() + STARTUP_SECONDS
 
     def send(self, chunk: list[int], pairs: Sequence[tuple[str, str]]) -> None:
-        self.chunk = chunk
+        self.chunk, self.answered = chunk, 0
         line = json.dumps([pairs[i] for i in chunk]) + "\n"
         self.deadline = time.monotonic() + self.limits.seconds
         self.unsent = memoryview(line.encode())
@@ -227,10 +231,12 @@ class _Worker:
             self.buffer += block
         self.ended |= block == b""
         *lines, self.buffer = self.buffer.split(b"\n")
-        try:
-            self.replies.extend(json.loads(line) for line in lines)
-        except ValueError:
-            self.garbled = True
+        for line in lines:
+            reply = _reply(line)
+            if reply.pop("secret", None) != self.secret:
+                self.garbled = True
+                break
+            self.replies.append(reply)
 
     def verdicts(self) -> Iterator[tuple[int, Verdict]]:
         replies, self.replies = self.replies, []
@@ -245,9 +251,10 @@ class _Worker:
             if "ready" in reply:
                 self.ready, self.batch = True, reply["batch"]
                 continue
-            if not self.chunk:
+            if not self.chunk or reply.pop("at") != self.answered:
                 self.garbled = True
                 break
+            self.answered += 1
             lasting = not reply.pop("failed", False)
             yield self.chunk.pop(0), Verdict(lasting=lasting, **reply)
         if self.ready and not self.chunk:
@@ -298,6 +305,15 @@ class _Worker:
             assert stream is not None
             stream.close()
         return left
+
+
+def _reply(line: bytes) -> dict[str, Any]:
+    """A line from the pipe; nothing if it is none of the worker's."""
+    try:
+        reply = json.loads(line)
+    except ValueError:
+        return {}
+    return reply if isinstance(reply, dict) else {}
 
 
 def _read(descriptor: int) -> bytes | None:

@@ -95,7 +95,7 @@ def compare(gold: str, answer: str) -> tuple[str, str] | None:
 
     Units clash if both are known and differ: `15 cm` and `15 m`.
     """
-    if not (gold[-1:].isalpha() or gold[-1:] in "»}.") or len(gold) + len(answer) > MAX_LENGTH:
+    if not (gold[-1:].isalpha() or gold[-1:] in "»}.°") or len(gold) + len(answer) > MAX_LENGTH:
         return gold, answer
     left, right = _unit(gold), _unit(answer)
     if left is None or right is None:
@@ -107,6 +107,8 @@ def _unit(text: str) -> tuple[str, Unit] | None:
     """Number and unit of `15«square inches»`, `15cm^{2}` or `15km/h`, if all of it is known."""
     if text[-2:] in ("°C", "°F"):
         return text[:-2], [(text[-1], 1)]
+    if text[-1:] == "°":
+        return text[:-1], [("°", 1)]
     starts = [m.start() for m in _TAIL_BEGINS.finditer(text)]
     tail = _TAIL.fullmatch(text, starts[-1]) if starts else None
     if tail is None:
