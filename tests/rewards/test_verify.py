@@ -12,6 +12,7 @@ from topr_pipeline.rewards import (
     grade,
     pool,
     summarise,
+    symbolic,
     verifiers,
     verify,
     verify_reported,
@@ -191,6 +192,36 @@ def test_math_in_another_thread_gives_the_same_table():
         there = threads.submit(verify, rows, golds, spec).result()
     assert here.equals(there)
     assert here["outcome"].to_list() == ["incorrect", "correct", "correct", "incorrect"]
+
+
+BOMBS = ("x^{10^{10^{10}}}", "(x+1)^{100000}", "\\prod_{k=1}^{10^9} k", "e^{e^{e^{e^e}}}")
+
+
+def test_an_answer_too_large_to_judge_is_wrong_beside_a_plain_gold():
+    rows = solutions([f"$\\boxed{{{bomb}}}$" for bomb in BOMBS], None, len(BOMBS))
+    spec = Rewards(verifier="math", timeout_seconds=1, workers=1)
+    table = verify(rows, prompts(["5"]), spec)
+    assert table["outcome"].to_list() == ["incorrect"] * len(BOMBS)
+
+
+def test_a_comparison_that_runs_out_of_memory_is_no_verdict(monkeypatch):
+    grader = symbolic._library().grader
+    assert symbolic.equal("\\log_3 8", "\\log_2 8") is False
+
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(grader, "simplify", full)
+    with pytest.raises(MemoryError):
+        symbolic.equal("\\log_3 9", "\\log_2 9")
+
+
+def test_a_cache_that_cannot_be_written_is_said_before_the_work(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    own = Rewards(verifier=OWN)
+    table = verify(solutions(["1", "2"]), prompts(["1"]), own, cache=tmp_path / "file")
+    assert table["outcome"].to_list() == ["correct", "incorrect"]
+    assert "verdicts are not kept" in caplog.text
 
 
 def test_names_that_are_no_verifier_are_refused():
