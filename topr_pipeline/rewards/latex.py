@@ -23,6 +23,7 @@ _JOINT = re.compile(
     r"|\s*\\text\{[^{}]{0,40}\b(?:and|or)\s*\}\s*|(?:\s?\\(?:[,;: ]|q?quad\b)\s?)*"
 )
 _BEFORE_BOX = re.compile(r"(?:^|[\s$({\[=]|\\\(|\\\[)(-(?:\\?\$|\\\()?)$")
+_LETTER = re.compile(r"(?:\\text(?:bf)?\{)?\(?[A-J]\)?[.:]?\s?\}?")
 _BEHIND_BOX = re.compile(
     r"[ \t]{0,3}((?:\^|\\(?:pi|sqrt|cdot|times|d?frac|div|infty|pm)(?![A-Za-z]))"
     r"(?:[^$=\n,.\\]|\.\d|\\(?!text|q?quad|[)\]]|boxed|fbox|approx|implies|Rightarrow)){0,80})"
@@ -34,15 +35,16 @@ _MATH = re.compile(
     re.DOTALL,
 )
 _PLAIN_END = re.compile(
-    r"\n|\.(?=\s|$)|(?<=[\s\d])\*\*|</|,?\s(?:because|since|as|so|which|where)\s"
+    r"\n|\.(?=\s|$)|(?<=[\s\d])\*\*|</|\s(?:because|since)\s|,\s(?:as|so|which|where)\s"
 )
 _DIRECT = re.compile(
     r"(?:[\s:*]|\b(?:actually|really|therefore|thus|then|indeed|now|instead|simply)\b)*"
-    r"(?:\\?\$|\\[(\[]|-?[\d.]|\(|\*\*)"
+    r"(?:\\?\$|\\[(\[]|-?[\d.]|\(|\*\*|[A-J][.)]?\s*(?:\n|$))"
 )
 """How what states an answer begins: "is 5". "Is less than 5" only remarks on it."""
 _BOUND = re.compile(
-    r"\b(?:than|least|most|between|not|divisible|multiple|factor|exceeds?|up to)\b", re.IGNORECASE
+    r"\b(?:than|at (?:least|most)|between|not|divisible by|(?:multiple|factor) of|up to)\b",
+    re.IGNORECASE,
 )
 _INSTEAD = re.compile(r"\b(?:it is|it's|but|rather|instead)\b", re.IGNORECASE)
 _WORDS_ONLY = re.compile(r"[A-Za-z' ,-]{2,}")
@@ -120,7 +122,8 @@ def _touched(text: str, content: str, start: int, end: int) -> tuple[str, int, i
     if before := _BEFORE_BOX.search(text[max(start - 5, 0) : start]):
         content = content if re.fullmatch(r"[\w.]+", content) else f"({content})"
         content, start = f"-{content}", start - len(before[1])
-    if behind := _BEHIND_BOX.match(text, end):
+    behind = _BEHIND_BOX.match(text, end)
+    if behind and not _LETTER.fullmatch(content):  # the value beside a choice is not its factor
         content = content if re.fullmatch(r"[\w.]+", content) else f"({content})"
         content, end = f"{content}{behind[1]}", behind.end()
     return content, start, end

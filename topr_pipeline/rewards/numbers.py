@@ -38,7 +38,7 @@ _CORE = (
     r"(?:(?P<grouped>(?!0,)\d{1,3}(?:,\d{3})+(?![\d,]*\d)|\d{1,3}(?:[ ]\d{3})+(?![\d ]*\d)"
     r"|\d{1,3}(?:\.\d{3}){2,}(?![\d.]*\d)|\d{1,2}(?:,\d\d)+,\d{3}(?![\d,]*\d))"
     r"(?P<grouped_decimals>\.\d+)?"
-    r"|(?P<comma>\d+,\d{1,2}(?![\d,])|0,\d+(?![\d,]))"
+    r"|(?P<comma>(?:\d{1,3}(?:\.\d{3})+|\d+),\d{1,2}(?![\d,])|0,\d+(?![\d,]))"
     r"|(?P<digits>\d+)?(?P<decimals>\.\d+)?)"
 )
 _QUANTITY = re.compile(
@@ -127,7 +127,7 @@ def quantity(text: str) -> Quantity | None:
 def _core(match: re.Match[str]) -> tuple[Fraction | None, int | None]:
     """Value and number of decimals of the unsigned number in the middle."""
     if match["comma"]:
-        text = match["comma"].replace(",", ".")
+        text = match["comma"].replace(".", "").replace(",", ".")
     else:
         whole = re.sub("[, .]", "", match["grouped"] or match["digits"] or "")
         text = whole + (match["grouped_decimals"] or match["decimals"] or "")

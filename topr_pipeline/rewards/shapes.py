@@ -32,7 +32,7 @@ _NAME = re.compile(
 _FUNCTION_VALUE = re.compile(
     r"(?!\\(?:log|ln|exp|sqrt))(?:\\?[A-Za-z]+|[{}_'|° ]|\^\{-1\})+(?:\([^()=]*\)|\[[^\[\]=]*\])?"
 )
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_DECIMAL_COMMA = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+")
 _DECIMAL = re.compile(r"[+-]?\d*\.\d+")
 _CONSTANT = re.compile(r"(?:\\(?:frac|sqrt|cdot|pi)|[^A-Za-z\\«])+")
 
@@ -315,7 +315,7 @@ def _same_name(gold: str, answer: str) -> bool:
 def _same_collections(gold: Shape, answer: Shape) -> bool | None:
     gold, answer = _only(gold, answer), _only(answer, gold)
     if _DECIMAL_COMMA.fullmatch(answer.text) and _DECIMAL.fullmatch(gold.text):
-        return scalars.same(gold.text, answer.text.replace(",", "."))
+        return scalars.same(gold.text, answer.text.replace(".", "").replace(",", "."))
     if gold.kind == answer.kind == "tuple":
         if gold.brackets != answer.brackets or (gold.name and answer.name not in ("", gold.name)):
             return False
