@@ -216,7 +216,7 @@ def _blamed(verdict: Verdict, gold: str, verifier: Verifier) -> Verdict:
 
     dodge its punishment with ever larger answers.
     """
-    failed = not verdict.lasting and verdict.detail != pool.NOT_TRIED
+    failed = not (verdict.lasting or verdict.starved) and verdict.detail != pool.NOT_TRIED
     if failed and verifier.clear is not None and verifier.clear(gold):
         return replace(verdict, outcome="incorrect")
     return verdict

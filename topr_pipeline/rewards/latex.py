@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from topr_pipeline.rewards import markup, scalars, shapes, statements
+from topr_pipeline.rewards import comparison, markup, scalars, shapes, statements
 from topr_pipeline.rewards.statements import Statement
 
 VERSION = "1"
@@ -205,7 +205,7 @@ def compare(gold: str, answer: str) -> bool | None:
         if wanted and len(wanted) == 1:
             return letter == wanted
         right = rest or right
-    return shapes.same(shapes.read(left), shapes.read(right))
+    return comparison.same(shapes.read(left), shapes.read(right))
 
 
 def clear(gold: str) -> bool:

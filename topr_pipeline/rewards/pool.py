@@ -40,13 +40,17 @@ FAILED_START = 8
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a pair. `lasting`: it would be the same on another day."""
+    """What became of a pair. `lasting`: it would be the same on another day; `starved`: the machine
+
+    was too busy to work on it for most of its time.
+    """
 
     outcome: str
     answer: str | None = None
     detail: str | None = None
     seconds: float = 0.0
     lasting: bool = True
+    starved: bool = False
 
 
 @dataclass(frozen=True)
@@ -211,10 +215,14 @@ class _Worker:
     def send(self, chunk: list[int], pairs: Sequence[tuple[str, str]]) -> None:
         self.chunk, self.answered = chunk, 0
         line = json.dumps([pairs[i] for i in chunk]) + "\n"
-        self.deadline = time.monotonic() + self.limits.seconds
+        self.start_clock()
         self.unsent = memoryview(line.encode())
         self.selector.register(self.input, selectors.EVENT_WRITE, self)
         self.write()
+
+    def start_clock(self) -> None:
+        self.deadline = time.monotonic() + self.limits.seconds
+        self.worked = _seconds_worked(self.process.pid)
 
     def write(self) -> None:
         """Write as much as the process takes now: a stopped one may not stop this one."""
@@ -247,7 +255,7 @@ class _Worker:
                     f"{reply['fatal']}; wanted is 'python: package.module:function'"
                 )
                 continue
-            self.deadline = time.monotonic() + self.limits.seconds
+            self.start_clock()
             if "ready" in reply:
                 self.ready, self.batch = True, reply["batch"]
                 continue
@@ -286,7 +294,8 @@ class _Worker:
             )
         seconds = self.limits.seconds
         detail = f"stopped after {seconds:g} s"
-        return Verdict("unverifiable", detail=detail, seconds=seconds, lasting=False)
+        starved = _seconds_worked(self.process.pid) - self.worked < seconds / 2
+        return Verdict("unverifiable", None, detail, seconds, lasting=False, starved=starved)
 
     def _said(self) -> str:
         self.errors.seek(0)
@@ -305,6 +314,15 @@ class _Worker:
             assert stream is not None
             stream.close()
         return left
+
+
+def _seconds_worked(pid: int) -> float:
+    """CPU time of a process; wall-clock time where the system does not tell."""
+    try:
+        times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    except OSError:
+        return time.monotonic()
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 
 def _reply(line: bytes) -> dict[str, Any]:
