@@ -162,12 +162,19 @@ def real(golds: list[str], r: random.Random) -> Golds:
     return (
         gold,
         [gold.replace("\\frac", "\\dfrac")],
-        [g for g in r.sample(golds, 6) if digits(g) != digits(gold)],
+        [g for g in r.sample(golds, 6) if unlike(gold, g)],
     )
 
 
+def unlike(gold: str, other: str) -> bool:
+    """Is another prompt's gold surely wrong? `52` for `52_8` or `\\pi` for 180 degrees is not."""
+    angles = any("circ" in text for text in (gold, other)) and "\\pi" in gold + other
+    return digits(gold) != digits(other) and not angles
+
+
 def digits(text: str) -> str:
-    return "".join(c for c in text if c.isdigit())
+    """The digits of an answer, without the base of a number."""
+    return "".join(c for c in text.partition("_")[0] if c.isdigit())
 
 
 def math_rows(rows: int, samples: int = 32) -> pl.DataFrame:
@@ -182,7 +189,7 @@ def math_rows(rows: int, samples: int = 32) -> pl.DataFrame:
     ]
     texts, wanted, rights = [], [], []
     for gold, other, wrong in golds:
-        others = [g for g, _, _ in r.sample(golds, 3) if digits(g) != digits(gold)]
+        others = [g for g, _, _ in r.sample(golds, 3) if unlike(gold, g)]
         mistakes = [*r.sample(wrong, len(wrong)), *others, "-8641"]
         for _ in range(samples):
             right = r.random() < 0.4

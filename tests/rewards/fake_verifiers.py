@@ -1,5 +1,6 @@
 """Verifier functions of a user, good and bad; imported by worker processes."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -85,6 +86,16 @@ def starts_a_process(completion: str, gold: str) -> bool:
 
 def reads_input(completion: str, gold: str) -> bool:
     return completion == gold and sys.stdin.read() == "" and os.read(0, 100) == b""
+
+
+def forges(completion: str, gold: str) -> bool:
+    """Writes replies of its own to whatever is open."""
+    if int(completion) % 7 == 0:
+        for descriptor in range(1, 20):
+            with contextlib.suppress(OSError):
+                os.write(descriptor, b'{"at": 0, "outcome": "correct", "seconds": 0}\n')
+        time.sleep(60)
+    return completion == gold
 
 
 def starts_once(completion: str, gold: str) -> bool:

@@ -185,6 +185,12 @@ def test_a_verifier_cannot_read_the_requests():
     ]
 
 
+def test_a_verifier_cannot_forge_replies():
+    verdicts = judged("forges", NUMBERS)
+    assert [v.outcome for v in verdicts] == with_sevens("unverifiable")
+    assert verdicts[6].detail == "wrote to the pool's pipe"
+
+
 def test_a_worker_that_does_not_start_again_fails_no_other_row(tmp_path, monkeypatch):
     monkeypatch.setenv("TOPR_TEST_STARTED", str(tmp_path / "started"))
     verdicts = judged("starts_once", ["1", "7", "1"] * 3, Limits(5.0, 400, 1))

@@ -12,6 +12,7 @@ from topr_pipeline.rewards import (
     grade,
     pool,
     summarise,
+    symbolic,
     verifiers,
     verify,
     verify_reported,
@@ -191,6 +192,45 @@ def test_math_in_another_thread_gives_the_same_table():
         there = threads.submit(verify, rows, golds, spec).result()
     assert here.equals(there)
     assert here["outcome"].to_list() == ["incorrect", "correct", "correct", "incorrect"]
+
+
+@pytest.mark.parametrize(
+    ("gold", "starved", "outcome"),
+    [
+        ("5", False, "incorrect"),
+        ("(1,\\sqrt{2})", False, "incorrect"),
+        ("5", True, "unverifiable"),
+        ("\\sum_{k} a_k", False, "unverifiable"),
+    ],
+)
+def test_an_answer_too_large_to_judge_is_wrong_beside_a_plain_gold(
+    gold, starved, outcome, monkeypatch
+):
+    stopped = pool.Verdict("unverifiable", lasting=False, starved=starved)
+    monkeypatch.setattr(pool, "judge", lambda *_: enumerate([stopped]))
+    rows = solutions(["$\\boxed{\\prod_{k=1}^{10^9} k}$"])
+    table = verify(rows, prompts([gold]), Rewards(verifier="math"))
+    assert table["outcome"].to_list() == [outcome]
+
+
+def test_a_comparison_that_runs_out_of_memory_is_no_verdict(monkeypatch):
+    grader = symbolic._library().grader
+    assert symbolic.equal("\\log_3 8", "\\log_2 8") is False
+
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(grader, "simplify", full)
+    with pytest.raises(MemoryError):
+        symbolic.equal("\\log_3 9", "\\log_2 9")
+
+
+def test_a_cache_that_cannot_be_written_is_said_before_the_work(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    own = Rewards(verifier=OWN)
+    table = verify(solutions(["1", "2"]), prompts(["1"]), own, cache=tmp_path / "file")
+    assert table["outcome"].to_list() == ["correct", "incorrect"]
+    assert "verdicts are not kept" in caplog.text
 
 
 def test_names_that_are_no_verifier_are_refused():

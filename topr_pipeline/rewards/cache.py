@@ -10,6 +10,7 @@ kept: a pair that was stopped by time or memory, crashed, or made the function r
 import contextlib
 import hashlib
 import re
+import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,18 @@ def lookup(
     found = wanted.join(kept, on="key", how="inner")
     found = found.filter(pl.col("outcome").is_in(tables.OUTCOMES))
     return {at: Verdict(outcome, answer, detail) for at, _, outcome, answer, detail in found.rows()}
+
+
+def writable(folder: Path | None, verifier: str) -> str | None:
+    """Why verdicts cannot be kept in `folder`; None if they can."""
+    if folder is None:
+        return None
+    try:
+        _folder(folder, verifier).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=_folder(folder, verifier)):
+            return None
+    except OSError as error:
+        return str(error)
 
 
 def store(

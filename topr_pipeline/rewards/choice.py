@@ -12,7 +12,8 @@ _DRESS = r"[\s*_`$:({\[\"']"
 _STATED = re.compile(
     rf"\b(?:answer|(?:option|choice)(?=\s(?:is|would|must|should)\b|\s?:))\b"
     rf"(?:\s(?:is|would\sbe|must\sbe|should\sbe)\b)?{_DRESS}{{0,24}}"
-    rf"(?:(?:option|choice)\s{_DRESS}{{0,6}})?([A-Ja-j])(?![\w'])",
+    rf"(?:(?:option|choice)\s{_DRESS}{{0,6}})?([A-Ja-j])(?![\w'])"
+    rf"|\b(?:option|choice)\s{_DRESS}{{0,6}}([A-J])[)*]{{0,3}}\s(?=is\s(?:the\s)?(?:correct|right|answer))",
     re.IGNORECASE,
 )
 _ALONE = re.compile(rf"{_DRESS}{{0,24}}([A-Ja-j])[\s*_`$.)}}\]\"':]{{0,12}}")
@@ -31,9 +32,9 @@ def extract(completion: str) -> str | None:
     text = statements.spoken(completion).strip()
     bare = _COMMAND.sub(lambda m: " " * len(m[0]), text)
     found = [
-        Statement(m[1], m.start(), m.end())
+        Statement(m[1] or m[2], m.start(), m.end())
         for m in _STATED.finditer(bare)
-        if not (m[1] in "Iabcdefghij" and _WORD_FOLLOWS.match(bare, m.end()))
+        if m[2] or not (m[1] in "Iabcdefghij" and _WORD_FOLLOWS.match(bare, m.end()))
     ]
     for box in (*statements.boxes(text), *statements.tagged(text)):
         if letter := _BOXED.fullmatch(box.text):

@@ -14,6 +14,12 @@ _STATED = re.compile(
 
 def extract(completion: str) -> str | None:
     """The last `<answer>`, box, "The answer is" or `####`; without any, everything. None: blank."""
+    text = stated(completion)
+    return None if text is None else gold(text)
+
+
+def stated(completion: str) -> str | None:
+    """The text of the last statement, or all of it; None: blank."""
     text = statements.spoken(completion)
     found = [*statements.tagged(text), *statements.boxes(text)]
     found += [
@@ -21,7 +27,7 @@ def extract(completion: str) -> str | None:
         for m in _STATED.finditer(text)
     ]
     kept = statements.asked(sorted(found, key=lambda s: s.start), text)
-    return gold(kept[-1].text if kept else text)
+    return (kept[-1].text if kept else text).strip("\n") or None
 
 
 def gold(text: str) -> str | None:

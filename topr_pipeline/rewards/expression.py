@@ -48,24 +48,24 @@ def same(gold: Sequence[str], answer: Sequence[str]) -> bool | None:
         return None
 
 
-def proportional(gold: Sequence[str], answer: Sequence[str]) -> bool:
-    """Is `answer` a constant, exact multiple of `gold`: the same equation if both are 0?"""
+def ratio(gold: Sequence[str], answer: Sequence[str]) -> Fraction | None:
+    """`gold` / `answer` if that is the same exact number, not 0, at every test point."""
     try:
         ratios = set()
         for point in range(len(RANGES)):
             left, right = evaluate(gold, point), evaluate(answer, point)
             if not (isinstance(left, Fraction) and isinstance(right, Fraction) and left and right):
-                return False
+                return None
             ratios.add(left / right)
     except (Unsupported, Oversized, Imprecise, ArithmeticError, ValueError):
-        return False
-    return len(ratios) == 1
+        return None
+    return ratios.pop() if len(ratios) == 1 else None
 
 
 def _agree(gold: Sequence[str], answer: Sequence[str], field: Field) -> bool | None:
     """True if the values agree at every point, False if at none, or if exact ones differ at one.
 
-    None otherwise. What cannot be computed at the negative point counts as neither.
+    None otherwise. Where one cannot be computed at the negative point, the others decide.
     """
     equal = different = 0
     for point in range(len(RANGES)):
@@ -82,9 +82,7 @@ def _agree(gold: Sequence[str], answer: Sequence[str], field: Field) -> bool | N
         except (Unsupported, ArithmeticError, ValueError):
             if point < len(RANGES) - 1:
                 return None
-    if equal and different:
-        return None
-    return different == 0 if equal in (0, len(RANGES)) else None
+    return None if equal and different else different == 0
 
 
 def evaluate(tokens: Sequence[str], point: int, field: Field = DOUBLE) -> Value:
@@ -121,6 +119,7 @@ class _Reader:
     def __init__(self, tokens: Sequence[str], point: int, field: Field):
         self.tokens, self.point, self.field = tokens, point, field
         self.at = self.depth = 0
+        self.last = point == len(RANGES) - 1
         self.variables = False
         self.kept = 1.0  # the share of the digits' precision left after cancellation
 
@@ -304,7 +303,22 @@ class _Reader:
         degree = self.group("]") if self.peek() == "[" else Fraction(2)
         if not isinstance(degree, Fraction) or degree.denominator != 1 or degree < 2:
             raise Unsupported("root")
-        return self.field.root(self.argument(), int(degree))
+        value = self.argument()
+        real = isinstance(value, Fraction) or value.imag == 0
+        if self.variables and self.last and degree % 2 == 0 and real and value.real < 0:
+            raise Unsupported("root of a negative number")  # \\sqrt{1/n}: a matter of the branch
+        return self.field.root(value, int(degree))
+
+    def accented(self) -> Value:
+        """`\\hat{x}` or `\\bar x`: a variable of its own."""
+        accent, (letter, *rest) = self.tokens[self.at - 1], self.tokens[self.at :][:3] or " "
+        if letter == "{" and rest[1:] == ["}"]:
+            self.at, letter = self.at + 2, rest[0]
+        if not letter.isalpha():
+            raise Unsupported(accent)
+        self.at += 1
+        self.variables = True
+        return _variable(f"{accent} {letter}", self.point)
 
     def binomial(self) -> Value:
         return fields.binomial(self.argument(), self.argument())
@@ -314,6 +328,7 @@ _ATOMS: dict[str, Callable[[_Reader], Value]] = {
     "\\frac": _Reader.fraction,
     "\\sqrt": _Reader.root,
     "\\binom": _Reader.binomial,
+    **dict.fromkeys(("\\hat", "\\vec", "\\bar", "\\tilde"), _Reader.accented),
     "\\pi": lambda reader: reader.field.pi,
     "e": lambda reader: reader.field.e,
     "i": lambda reader: reader.field.complex(0, 1),

@@ -196,6 +196,9 @@ def _judged(
     judged: dict[int, Verdict] = {}
     if not pairs or verifier.judge is None:
         return judged
+    if fault := cache.writable(cache_folder, verifier.key):
+        _LOG.warning("rewards: verdicts are not kept: %s", fault)
+        cache_folder = None
     try:
         for at, verdict in pool.judge(verifier.judge, pairs, limits):
             judged[at] = _blamed(verdict, pairs[at][1], verifier)
@@ -213,7 +216,7 @@ def _blamed(verdict: Verdict, gold: str, verifier: Verifier) -> Verdict:
 
     dodge its punishment with ever larger answers.
     """
-    failed = not verdict.lasting and verdict.detail != pool.NOT_TRIED
+    failed = not (verdict.lasting or verdict.starved) and verdict.detail != pool.NOT_TRIED
     if failed and verifier.clear is not None and verifier.clear(gold):
         return replace(verdict, outcome="incorrect")
     return verdict

@@ -14,22 +14,33 @@ LONGEST = 400
 _MARKER = re.compile(r"\banswer\s{1,3}is\b|####", re.IGNORECASE)
 _DRESS = re.compile(
     r"\\(?:boxed|fbox|text(?:bf|it)?|math(?:bf|rm)|mbox)\s{0,3}\{|\\[()\[\]!,;: ]|\\(?=[$%])"
-    r"|\\left|\\right|[{}]|\*\*|__|`"
+    r"|\\left|\\right|[{}]|\*\*|__|`|(?<!\d)(?<!\d\s)\*|\*(?!\s?\d)"
 )
 _FRACTION = re.compile(r"\\[dt]?frac\s?\{([^{}]{1,40})\}\s?\{([^{}]{1,40})\}")
-_SHORT_FRACTION = re.compile(r"\\[dt]?frac\s?(?:\{(\d{1,40})\}|(\d))\s?(\d)(?!\d)")
+_SHORT_FRACTION = re.compile(r"\\[dt]?frac\s?(?:\{(\d{1,40})\}|(\d0?(?=\d)|\d))\s?(\d)(?!\d)")
+_LINE_END = re.compile(r"\n|<\||</?[a-z]")
 _DOLLARS = re.compile(r"\$(?:\s?\$)+")
 _SIGNS = {"\\times": "×", "\\cdot": "×", "\\div": "÷", "\\pi": "π", "\\pm": "±", "\\sqrt": "√"}
-_BEFORE = re.compile(r"(?:[√<>≤≥±]|\bthan|\bat least|\bat most)[\s$({]{0,3}$")
+_BEFORE = re.compile(
+    r"(?:[√<>≤≥±]|\bthan|\bat (?:least|most)|\bup to|\bover|\bunder|\bbelow|\babove)[\s$({]{0,3}$"
+)
 _INSTEAD = re.compile(r"\b(?:it is|it's|it was|but|rather|instead)\b", re.IGNORECASE)
 _OPERATOR = re.compile(
-    r"\s*(?:[+*^×÷/=<>π√±~;&]|e\d|-\s?\d|:\d|[xX]\s?\d|[xyzn]\b|\.\d"
+    r"\s*(?:[+*^×÷=<>π√±~&]|;\s?\$?\d|/(?!\s?[a-z]{2})|e\d|-\s?\d|:\d|[xX]\s?\d|[xyzn]\b|\.\d"
     r"|(?:of|times|minus|plus|(?:more|less|fewer|greater) than|(?:divided|multiplied) by)"
     r" \$?[\d(])",
     re.IGNORECASE,
 )
 _UP_TO_EQUALS = re.compile(r"(?:(?!\b(?:because|since|where|when|if|as|with|for)\b)[^=.,;:(])*=")
-_HEDGE = re.compile(r"[\s$]*,?\s*(?:[a-z]+\s+)?(?:or|and|to)\s+[$]?\d|,\s?\d", re.IGNORECASE)
+_HEDGE = re.compile(
+    r"[\s$]*,?\s*(?:[a-z]+\s+)?(?:or|and|to)\s+[$]?\d|,\s?\d"
+    r"|\s*(?:[a-z]+\s+)?or\s(?:more|less|fewer)\b"
+    r"|\s*(?!because|since|when|if|as\b|so\b|for\b)(?:[a-z]+\s+){1,4}or\s+[$]?\d"
+    r"|\s?(?:feet|foot|ft|hours?|hrs?|pounds?|lbs?|dollars?|minutes?|days?|weeks?|years?)\s\d",
+    re.IGNORECASE,
+)
+_SIGN_WORD = re.compile(r"^[\s$]*(?:minus|negative)\s+(?=\$?\d)", re.IGNORECASE)
+_AND_FRACTION = re.compile(r"(?<=\d)\s+and\s+(?=\d+/\d)")
 
 
 def extract(completion: str) -> str | None:
@@ -45,7 +56,7 @@ def _statements(text: str) -> Iterator[Statement]:
         if match is None:
             continue
         content = text[match.end() : match.end() + LONGEST].lstrip(" \t\n:*")
-        stated = _stated(re.split(r"\n|<\|", content, maxsplit=1)[0])
+        stated = _stated(_LINE_END.split(content, maxsplit=1)[0])
         if stated is not None:
             yield Statement(stated, match.start(), match.end())
 
@@ -60,7 +71,7 @@ def _stated(line: str) -> str | None:
         for command, sign in _SIGNS.items():
             line = line.replace(command, sign)
         line = _DRESS.sub("", line)
-    line = _DOLLARS.sub("$", line)
+    line = _SIGN_WORD.sub("-", _AND_FRACTION.sub(" ", _DOLLARS.sub("$", line)))
     start = 0
     if line[:4].lower() == "not ":
         instead = _INSTEAD.search(line)
@@ -76,7 +87,11 @@ def _number(line: str, start: int) -> str | None:
         return None
     if _OPERATOR.match(line, span[1]) or _UP_TO_EQUALS.match(line, span[1]):
         equals = line.rfind("=", span[1])
-        return _number(line, equals + 1) if equals >= 0 else None
+        if equals < 0:
+            return None
+        right = _number(line, equals + 1)
+        alone = right is None and line[span[1] : equals].strip(" $") == ""
+        return line[span[0] : span[1]].strip() if alone else right  # 15 = 3 x 5
     if _HEDGE.match(line, span[1]):
         return None
     text = line[span[0] : span[1]].strip()

@@ -1,6 +1,7 @@
 """Reasoning Gym's own scorers (extra `reasoning_gym`); the gold travels with its entry as JSON."""
 
 import json
+from functools import lru_cache
 from typing import Any
 
 VERSION = "1"
@@ -26,10 +27,49 @@ def entry(gold: str, meta: str | None) -> str:
     return json.dumps({"answer": gold, "metadata": metadata}, sort_keys=True)
 
 
-def score(answer: str, gold: str) -> bool:
-    """Does the dataset's scorer give the full score of 1? Runs in a worker."""
-    from reasoning_gym import get_score_answer_fn  # type: ignore[missing-import]
+def score(answer: str, gold: str) -> bool | str:
+    """Does the dataset's scorer give the full score of 1? Runs in a worker.
 
+    `unverifiable` for an entry whose own answer does not get it; an answer that makes the scorer
+    raise, where the entry's own does not, is wrong.
+    """
+    entry = _entry(gold)
+    if entry is None:
+        return "unverifiable"
+    try:
+        return _full(answer, entry)
+    except (ValueError, TypeError, LookupError, AttributeError, SyntaxError):
+        return False
+
+
+@lru_cache(maxsize=256)
+def _entry(gold: str) -> dict[str, Any] | None:
+    """The entry whose own answer, if it has one, gets the full score: with lists, or as tuples.
+
+    JSON has no tuples, and some scorers compare the answer with one.
+    """
     entry = json.loads(gold)
-    scorer = get_score_answer_fn(entry["metadata"]["source_dataset"])
+    for form in (entry, entry | {"metadata": _tupled(entry["metadata"])}):
+        if form["answer"] is None or _full(form["answer"], form):
+            return form
+    return None
+
+
+def _full(answer: str, entry: dict[str, Any]) -> bool:
+    scorer = _gym().get_score_answer_fn(entry["metadata"]["source_dataset"])
     return float(scorer(answer, entry)) >= 1.0
+
+
+def _tupled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _tupled(item) for key, item in value.items()}
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value
+
+
+def _gym() -> Any:
+    import reasoning_gym  # type: ignore[missing-import]
+
+    return reasoning_gym
+
+
+score.prepare = _gym  # type: ignore[attr-defined]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from topr_pipeline.rewards import markup, scalars, shapes, statements
+from topr_pipeline.rewards import comparison, markup, scalars, shapes, statements
 from topr_pipeline.rewards.statements import Statement
 
 VERSION = "1"
@@ -20,7 +20,13 @@ _BEFORE_COLON = re.compile(
 _FILL = r"(?:\s|\$|\\[()\[\],;]|\\quad|\\text\s?\{|[}~])"
 _JOINT = re.compile(
     rf"{_FILL}*(?:,|;|&|\band\b|\bor\b)(?:{_FILL}|\band\b|\bor\b)*"
-    r"|\s*\\text\{[^{}]{0,40}\b(?:and|or)\s*\}\s*"
+    r"|\s*\\text\{[^{}]{0,40}\b(?:and|or)\s*\}\s*|(?:\s?\\(?:[,;: ]|q?quad\b)\s?)*"
+)
+_BEFORE_BOX = re.compile(r"(?:^|[\s$({\[=]|\\\(|\\\[)(-(?:\\?\$|\\\()?)$")
+_LETTER = re.compile(r"(?:\\text(?:bf)?\{)?\(?[A-J]\)?[.:]?\s?\}?")
+_BEHIND_BOX = re.compile(
+    r"[ \t]{0,3}((?:\^|\\(?:pi|sqrt|cdot|times|d?frac|div|infty|pm)(?![A-Za-z]))"
+    r"(?:[^$=\n,.\\]|\.\d|\\(?!text|q?quad|[)\]]|boxed|fbox|approx|implies|Rightarrow)){0,80})"
 )
 _BETWEEN = re.compile(r"\s{0,3}(?:,\s?(?:and|or)\b|,|;|and\b|or\b)\s{0,3}")
 _PERCENT = re.compile(r"\s{0,2}(?:\$|\\\))?\s{0,2}(?:\\?%|percent\b|pct\b)", re.IGNORECASE)
@@ -28,12 +34,23 @@ _MATH = re.compile(
     r"\$\$(?P<a>[^$]+)\$\$|\$(?P<b>(?:\\\$|[^$])+)\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]",
     re.DOTALL,
 )
-_PLAIN_END = re.compile(r"\n|\.(?=\s|$)|(?<=[\s\d])\*\*")
+_PLAIN_END = re.compile(
+    r"\n|\.(?=\s|$)|(?<=[\s\d])\*\*|</|\s(?:because|since)\s|,\s(?:as|so|which|where)\s"
+)
+_DIRECT = re.compile(
+    r"(?:[\s:*]|\b(?:actually|really|therefore|thus|then|indeed|now|instead|simply)\b)*"
+    r"(?:\\?\$|\\[(\[]|-?[\d.]|\(|\*\*|[A-J][.)]?\s*(?:\n|$))"
+)
+"""How what states an answer begins: "is 5". "Is less than 5" only remarks on it."""
+_BOUND = re.compile(
+    r"\b(?:than|at (?:least|most)|between|not|divisible by|(?:multiple|factor) of|up to)\b",
+    re.IGNORECASE,
+)
 _INSTEAD = re.compile(r"\b(?:it is|it's|but|rather|instead)\b", re.IGNORECASE)
 _WORDS_ONLY = re.compile(r"[A-Za-z' ,-]{2,}")
 _IS = re.compile(r"(?<=\s)(?:is|are|=|equals)\s+(?=[\d$\\(-])")
-_LABEL = re.compile(r"(?:«\(?([A-J])[).:]*»|\(([A-J])\)|([A-J])[).:])(.*)", re.DOTALL)
-_BARE_BOX = re.compile(r"\\boxed\s+\$?(-?\d[\d.,/]{0,40})")
+_LABEL = re.compile(r"(?:«\(?([A-J])[).:]*»|\(([A-J])\)|([A-J])[).:])(?!,)(.*)", re.DOTALL)
+_BARE_BOX = re.compile(r"\\boxed\s*\$?(-?\d[\d.,/]{0,40})")
 _COMMENT = re.compile(
     r"(?:in)?(?:correct|right|wrong|valid|reasonable|consistent|unique|clear)\b", re.IGNORECASE
 )
@@ -57,18 +74,21 @@ def _boxed_answers(text: str) -> Iterator[Statement]:
     for match in _BARE_BOX.finditer(text):
         yield Statement(match[1].rstrip(".,"), match.start(), match.end())
     for tag in statements.tagged(text):
-        inner = list(statements.boxes(tag.text))
+        inner = [*statements.boxes(tag.text), *_stated_answers(tag.text)]
         if not inner and tag.text:
             yield Statement(_undressed(tag.text), tag.start, tag.end)
 
 
 def _stated_answers(text: str) -> Iterator[Statement]:
+    boxed = text.find("\\boxed{")
     for at in statements.markers(text):
         match = _MARKER.match(text, at)
         if match is None or (match[0][-1] in ":=" and not _heads_line(text, at)):
             continue
         content = text[match.end() : match.end() + LONGEST]
         stated = None if "boxed" in content.split("\n\n", 1)[0] else _stated(content)
+        if stated and 0 <= boxed < at and not _DIRECT.match(content):
+            continue
         if stated:
             yield Statement(stated, match.start(), match.end())
 
@@ -85,7 +105,9 @@ def _joined(boxes: list[Statement], text: str) -> list[Statement]:
     for box in boxes:
         percent = _PERCENT.match(text, box.end)
         content = box.text.strip() + ("\\%" if percent and "%" not in box.text else "")
-        start, end = box.start, percent.end() if percent else box.end
+        content, start, end = _touched(
+            text, content, box.start, percent.end() if percent else box.end
+        )
         if out and start - out[-1].end < 40 and _JOINT.fullmatch(text, out[-1].end, start):
             last = out.pop()
             start = last.start
@@ -93,6 +115,18 @@ def _joined(boxes: list[Statement], text: str) -> list[Statement]:
             content = last.text if repeated else f"{last.text} , {content}"
         out.append(Statement(content, start, end))
     return out
+
+
+def _touched(text: str, content: str, start: int, end: int) -> tuple[str, int, int]:
+    """A box with the sign before it and the mathematics behind it: `-\\boxed{7}\\pi` is -7\\pi."""
+    if before := _BEFORE_BOX.search(text[max(start - 5, 0) : start]):
+        content = content if re.fullmatch(r"[\w.]+", content) else f"({content})"
+        content, start = f"-{content}", start - len(before[1])
+    behind = _BEHIND_BOX.match(text, end)
+    if behind and not _LETTER.fullmatch(content):  # the value beside a choice is not its factor
+        content = content if re.fullmatch(r"[\w.]+", content) else f"({content})"
+        content, end = f"{content}{behind[1]}", behind.end()
+    return content, start, end
 
 
 def _stated(content: str) -> str | None:
@@ -109,7 +143,7 @@ def _stated(content: str) -> str | None:
     if not _MATH.match(content) and (copulas := list(_IS.finditer(sentence))):
         content, sentence = content[copulas[-1].end() :], sentence[copulas[-1].end() :]
     if math := _MATH.match(content) or _MATH.search(sentence):
-        return _mathematics(content, math)
+        return None if _BOUND.search(content, 0, math.start()) else _mathematics(content, math)
     sentence = _undressed(sentence)
     if not sentence or _PROSE.search(sentence):
         return None
@@ -147,7 +181,8 @@ def gold(text: str) -> str | None:
         text = stated or text
     canonical = markup.tidy(text)
     balanced = canonical.count("{") == canonical.count("}")
-    return text.strip() if canonical and balanced and re.search(r"\w", canonical) else None
+    readable = re.search(r"\w|\\\{\\\}", canonical)
+    return text.strip() if canonical and balanced and readable else None
 
 
 def quickly(gold: str, answer: str) -> bool | None:
@@ -170,7 +205,7 @@ def compare(gold: str, answer: str) -> bool | None:
         if wanted and len(wanted) == 1:
             return letter == wanted
         right = rest or right
-    return shapes.same(shapes.read(left), shapes.read(right))
+    return comparison.same(shapes.read(left), shapes.read(right))
 
 
 def clear(gold: str) -> bool:

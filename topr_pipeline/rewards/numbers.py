@@ -35,9 +35,10 @@ CURRENCY = "$€£¥₹₽₩¢฿₫₴₺"
 
 _DIGITS = re.compile(r"\d+")
 _CORE = (
-    r"(?:(?P<grouped>(?!0,)\d{1,3}(?:,\d{3})+(?![\d,]*\d)|\d{1,3}(?:[ ]\d{3})+(?![\d ]*\d))"
+    r"(?:(?P<grouped>(?!0,)\d{1,3}(?:,\d{3})+(?![\d,]*\d)|\d{1,3}(?:[ ]\d{3})+(?![\d ]*\d)"
+    r"|\d{1,3}(?:\.\d{3}){2,}(?![\d.]*\d)|\d{1,2}(?:,\d\d)+,\d{3}(?![\d,]*\d))"
     r"(?P<grouped_decimals>\.\d+)?"
-    r"|(?P<comma>\d+,\d{1,2}(?![\d,])|0,\d+(?![\d,]))"
+    r"|(?P<comma>(?:\d{1,3}(?:\.\d{3})+|\d+),\d{1,2}(?![\d,])|0,\d+(?![\d,]))"
     r"|(?P<digits>\d+)?(?P<decimals>\.\d+)?)"
 )
 _QUANTITY = re.compile(
@@ -126,9 +127,9 @@ def quantity(text: str) -> Quantity | None:
 def _core(match: re.Match[str]) -> tuple[Fraction | None, int | None]:
     """Value and number of decimals of the unsigned number in the middle."""
     if match["comma"]:
-        text = match["comma"].replace(",", ".")
+        text = match["comma"].replace(".", "").replace(",", ".")
     else:
-        whole = re.sub("[, ]", "", match["grouped"] or match["digits"] or "")
+        whole = re.sub("[, .]", "", match["grouped"] or match["digits"] or "")
         text = whole + (match["grouped_decimals"] or match["decimals"] or "")
     if not text:
         return None, None

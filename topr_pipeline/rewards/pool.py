@@ -7,6 +7,7 @@ in any thread, in a daemonic process, and under a `__main__` without a guard.
 import contextlib
 import json
 import os
+import secrets
 import selectors
 import signal
 import subprocess
@@ -39,13 +40,17 @@ FAILED_START = 8
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a pair. `lasting`: it would be the same on another day."""
+    """What became of a pair. `lasting`: it would be the same on another day; `starved`: the machine
+
+    was too busy to work on it for most of its time.
+    """
 
     outcome: str
     answer: str | None = None
     detail: str | None = None
     seconds: float = 0.0
     lasting: bool = True
+    starved: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,8 +201,11 @@ class _Worker:
         os.set_blocking(self.input, False)
         os.set_blocking(self.output, False)
         selector.register(self.output, selectors.EVENT_READ, self)
+        self.secret = secrets.token_hex(8)
+        os.write(self.input, f"{self.secret}\n".encode())
         self.unsent = memoryview(b"")
         self.chunk: list[int] = []
+        self.answered = 0
         self.replies: list[dict[str, Any]] = []
         self.buffer = b""
         self.fatal: ToprError | None = None
@@ -205,12 +213,16 @@ class _Worker:
         self.deadline = time.monotonic() + STARTUP_SECONDS
 
     def send(self, chunk: list[int], pairs: Sequence[tuple[str, str]]) -> None:
-        self.chunk = chunk
+        self.chunk, self.answered = chunk, 0
         line = json.dumps([pairs[i] for i in chunk]) + "\n"
-        self.deadline = time.monotonic() + self.limits.seconds
+        self.start_clock()
         self.unsent = memoryview(line.encode())
         self.selector.register(self.input, selectors.EVENT_WRITE, self)
         self.write()
+
+    def start_clock(self) -> None:
+        self.deadline = time.monotonic() + self.limits.seconds
+        self.worked = _seconds_worked(self.process.pid)
 
     def write(self) -> None:
         """Write as much as the process takes now: a stopped one may not stop this one."""
@@ -227,10 +239,12 @@ class _Worker:
             self.buffer += block
         self.ended |= block == b""
         *lines, self.buffer = self.buffer.split(b"\n")
-        try:
-            self.replies.extend(json.loads(line) for line in lines)
-        except ValueError:
-            self.garbled = True
+        for line in lines:
+            reply = _reply(line)
+            if reply.pop("secret", None) != self.secret:
+                self.garbled = True
+                break
+            self.replies.append(reply)
 
     def verdicts(self) -> Iterator[tuple[int, Verdict]]:
         replies, self.replies = self.replies, []
@@ -241,13 +255,14 @@ class _Worker:
                     f"{reply['fatal']}; wanted is 'python: package.module:function'"
                 )
                 continue
-            self.deadline = time.monotonic() + self.limits.seconds
+            self.start_clock()
             if "ready" in reply:
                 self.ready, self.batch = True, reply["batch"]
                 continue
-            if not self.chunk:
+            if not self.chunk or reply.pop("at") != self.answered:
                 self.garbled = True
                 break
+            self.answered += 1
             lasting = not reply.pop("failed", False)
             yield self.chunk.pop(0), Verdict(lasting=lasting, **reply)
         if self.ready and not self.chunk:
@@ -279,7 +294,8 @@ class _Worker:
             )
         seconds = self.limits.seconds
         detail = f"stopped after {seconds:g} s"
-        return Verdict("unverifiable", detail=detail, seconds=seconds, lasting=False)
+        starved = _seconds_worked(self.process.pid) - self.worked < seconds / 2
+        return Verdict("unverifiable", None, detail, seconds, lasting=False, starved=starved)
 
     def _said(self) -> str:
         self.errors.seek(0)
@@ -298,6 +314,24 @@ class _Worker:
             assert stream is not None
             stream.close()
         return left
+
+
+def _seconds_worked(pid: int) -> float:
+    """CPU time of a process; wall-clock time where the system does not tell."""
+    try:
+        times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    except OSError:
+        return time.monotonic()
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
+def _reply(line: bytes) -> dict[str, Any]:
+    """A line from the pipe; nothing if it is none of the worker's."""
+    try:
+        reply = json.loads(line)
+    except ValueError:
+        return {}
+    return reply if isinstance(reply, dict) else {}
 
 
 def _read(descriptor: int) -> bytes | None:

@@ -9,31 +9,16 @@ from topr_pipeline.rewards.fields import Imprecise, Oversized, Unsupported, prec
 from topr_pipeline.rewards.markup import tokens
 
 MAX_TOKENS = 1500
-MAX_UNIT_TEXT = 300
 
 _FRACTION = re.compile(
-    r"([+-]?)(\d*)\s?\\frac\{([+-]?\d+(?:\.\d+)?)\}\{([+-]?\d+(?:\.\d+)?)\}(%|°)?"
+    r"([+-]?)(\d*)\s?\\frac\{([+-]?\d+(?:\.\d+)?)\}\{([+-]?\d+(?:\.\d+)?)\}(%)?°?"
 )
 _REPEATING = re.compile(r"([+-]?)(\d*)\.(\d{0,40})\\overline\{(\d{1,40})\}")
 _SCIENTIFIC = re.compile(r"([+-]?\d+(?:\.\d+)?)\\cdot\s?10\^\{([+-]?\d{1,3})\}(%)?")
-_UNIT_TEXT = re.compile(r"[./]?«[^»]*»(?:\^\{[+-]?\d\})?$")
-_UNIT_WORDS = re.compile(r"([^A-Za-z«]*\d[^A-Za-z«\d]{0,3})([A-Za-z][A-Za-z.]+)(?:\^\{\d\})?")
-_KNOWN_UNITS = re.compile(
-    r"(.*[\d)}])(?:cm|mm|km|kg|mg|mL|ml|ft|in|inches|inch|feet|meters|units?|mph|hours?|minutes?"
-    r"|seconds?|days?|degrees?|dollars?|cents|miles|yards|pct|percent)(?:\^\{\d\})?"
-)
-_PERCENT_WORDS = re.compile(r"(.*\d)(?:pct|percent(?:age)?)")
-_BASE = re.compile(r"\(?([0-9A-F]*\d[0-9A-F]*)\)?_\{?(?:\\text\{)?(\d{1,2})\}?")
-_LEADING_WORDS = re.compile(r"«[^»]*»([^«»]+)")
+_BASE = re.compile(r"\(?([0-9A-Fa-f]*\d[0-9A-Fa-f]*)\)?_\{?(\d{1,2})\}?")
 _GARBAGE = re.compile(r"[^\x00-\x7f°]|(?<![\\A-Za-z])[A-Za-z]{4,}")
-_GROUPED = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?[%°]?")
+_GROUPED = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d\d)+,\d{3})(?:\.\d+)?[%°]?")
 _PRIMES = re.compile(r"(?<=[A-Za-z)}'])'")
-_DENIAL = re.compile(
-    r"«[^»]*\b(?:not|never|negative|minus|than|least|most|wrong|incorrect|false|or|isn't"
-    r"|half|third|quarter|twice|double|triple|root|multiple|factor|squared|cubed|pi|hundred|dozen)\b[^»]*»"
-    r"|\d(?:is)?(?:not|wrong|incorrect|false|or(?:more|less)|(?:less|more)than)(?:correct|right)?$",
-    re.IGNORECASE,
-)
 _SIGN_WORD = re.compile(r"«(?:minus|negative)»(?=[\d.\\])", re.IGNORECASE)
 _TIME = re.compile(r"\d{1,2}:\d\d")
 _INFINITE = ("\\infty", "+\\infty", "-\\infty")
@@ -45,7 +30,7 @@ def same(gold: str, answer: str) -> bool | None:
     gold, answer = _SIGN_WORD.sub("-", gold), _SIGN_WORD.sub("-", answer)
     if _apart(gold, answer) or (bare := units.compare(gold, answer)) is None:
         return False
-    gold, answer = map(_bare, bare)
+    gold, answer = map(units.bare, bare)
     if gold == answer:
         return True
     if _TIME.fullmatch(gold) and _TIME.fullmatch(answer):
@@ -73,38 +58,32 @@ def same(gold: str, answer: str) -> bool | None:
 
 def _apart(gold: str, answer: str) -> bool:
     """Do words, signs or primes tell the two apart, whatever math-verify makes of them?"""
-    if _denies(gold) != _denies(answer) or {gold[-1:], answer[-1:]} == {"%", "°"}:
+    if units.denied(gold) != units.denied(answer) or {gold[-1:], answer[-1:]} == {"%", "°"}:
+        return True
+    if ("\\ldots" in gold) != ("\\ldots" in answer):
         return True
     return len(_PRIMES.findall(gold)) != len(_PRIMES.findall(answer))
 
 
-def _denies(text: str) -> bool:
-    """Do words take back or bound the number beside them: `12 is wrong`, `at least 12`?"""
-    return len(text) <= MAX_UNIT_TEXT and _DENIAL.search(text) is not None
-
-
 def grouped(text: str) -> list[str] | None:
     """The parts of what is either one number with thousands separators or a list: `101,103`."""
-    text = _bare(text)
+    text = units.bare(text)
     return text.split(",") if _GROUPED.fullmatch(text) else None
 
 
 @lru_cache(maxsize=1 << 13)
 def value(text: str) -> numbers.Quantity | None:
     """The exact number that a tidy text is, with mixed numbers, degrees and powers of ten."""
-    match = _FRACTION.fullmatch(text)
-    if match:
-        sign, whole, top, bottom, unit = match.groups()
-        if len(text) > numbers.MAX_LENGTH or not Fraction(bottom):
-            return None
+    if match := _FRACTION.fullmatch(text):
+        sign, whole, top, bottom, percent = match.groups()
         if whole and ("-" in top + bottom or "." in top + bottom):
             return None
-        number = Fraction(top) / Fraction(bottom) + int(whole or 0)
-        scale = numbers.SCALES["%"] if unit == "%" else Fraction(1)
-        return numbers.Quantity(-number if sign == "-" else number, scale)
-    match = _SCIENTIFIC.fullmatch(text)
-    if match:
+        sign = "-" if (sign + top).count("-") == 1 else ""
+        return numbers.quantity(f"{sign}{whole} {top.lstrip('+-')}/{bottom}{percent or ''}")
+    if match := _SCIENTIFIC.fullmatch(text):
         return numbers.quantity(f"{match[1]}e{match[2]}{match[3] or ''}")
+    if text[-1:] in ("k", "K"):  # no word in mathematics, but a variable
+        return None
     text = text.removesuffix("°")
     if match := _REPEATING.fullmatch(text):
         sign, whole, fixed, period = match.groups()
@@ -112,31 +91,6 @@ def value(text: str) -> numbers.Quantity | None:
         number = number / 10 ** len(fixed) + int(whole or 0)
         return numbers.Quantity(-number if sign == "-" else number)
     return None if "," in text and not grouped(text) else numbers.quantity(text)
-
-
-@lru_cache(maxsize=1 << 13)
-def _bare(text: str) -> str:
-    """`text` without units: `15«cm»^{2}` and `35 cm` are 15 and 35."""
-    if len(text) > MAX_UNIT_TEXT:
-        return text
-    if "«" in text:
-        bare = text
-        while match := _UNIT_TEXT.search(bare):
-            bare = bare[: match.start()].rstrip()
-        if bare and "«" not in bare:
-            return bare
-        match = _LEADING_WORDS.fullmatch(text)
-        if match and value(match[1]) is not None:
-            return match[1]
-    elif text[-1:].isalpha() or text[-1:] == "}":
-        if match := _PERCENT_WORDS.fullmatch(text):
-            return match[1] + "%"
-        match = _UNIT_WORDS.fullmatch(text)
-        if match and match[2].lower() not in numbers.SCALES and value(match[1]) is not None:
-            return match[1]
-        if match := _KNOWN_UNITS.fullmatch(text):
-            return match[1]
-    return text
 
 
 def words(text: str) -> str | None:
@@ -172,7 +126,7 @@ def _digits(text: str) -> str:
 
 def unreadable(text: str) -> bool:
     """Can the value of `text` not be computed here?"""
-    if value(_bare(text)) is not None or words(text):
+    if value(units.bare(text)) is not None or words(text):
         return False
     try:
         expression.evaluate(tokens(text)[:MAX_TOKENS], 0)

@@ -11,7 +11,7 @@ _NEXT_QUESTION = re.compile(
     r"^[ \t]{0,8}[#*]{0,6}[ \t]{0,4}(?:question|problem|exercise|q|human|user|instruction)\b"
     r"[ \t]{0,4}\d{0,4}[ \t]{0,4}\*{0,3}[:.]"
     r"|^#{1,6}[ \t]{1,4}(?:question|problem|exercise)\b[ \t]{0,4}\d{0,4}[ \t]{0,4}$"
-    r"|^(?:next|new)\s(?:question|problem)\b|^q\d{1,4}:|\[INST\]"
+    r"|^(?:next|new)\s(?:question|problem)\b|^q\d{1,4}:|\[INST\]|^(?:user|human)[ \t]{0,4}$"
     r"|<\|(?:im_start|user|start_header_id|endoftext)\|>",
     re.IGNORECASE | re.MULTILINE,
 )

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -39,9 +40,34 @@ def _expressions(parsed: list[Any]) -> bool:
 
 
 def _verified(wanted: list[Any], found: list[Any]) -> bool:
-    from math_verify import verify
+    return _library().verify(wanted, found, timeout_seconds=None, raise_on_error=True)
 
-    return verify(wanted, found, timeout_seconds=None, raise_on_error=True)
+
+@lru_cache(maxsize=1)
+def _library() -> Any:
+    """math-verify, of which no `except Exception` takes an exhausted memory for "not equal"."""
+    import math_verify
+    from math_verify import grader, parser
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    others = tuple(kind for kind in Exception.__subclasses__() if kind is not MemoryError)
+    grader.Exception = parser.Exception = others  # type: ignore[attr-defined]
+    parser.latex2sympy = _of_its_own_kind(parser.latex2sympy)  # type: ignore[attr-defined]
+    return math_verify
+
+
+def _of_its_own_kind(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, but where it raises a bare `Exception`, which all others are, a ValueError."""
+
+    def called(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except Exception as error:
+            if type(error) is Exception:
+                raise ValueError(str(error)) from error
+            raise
+
+    return called
 
 
 def prepare() -> None:
@@ -59,15 +85,15 @@ def math_verify_version() -> str:
 
 @lru_cache(maxsize=256)
 def _parsed(latex: str) -> list[Any]:
-    from math_verify import LatexExtractionConfig, parse
-
-    logging.getLogger("math_verify").setLevel(logging.ERROR)
-    config = (LatexExtractionConfig(boxed_match_priority=0),)
+    config = (_library().LatexExtractionConfig(boxed_match_priority=0),)
     boxed = f"$\\boxed{{{latex}}}$"
-    return parse(boxed, config, fallback_mode="no_fallback", parsing_timeout=0, raise_on_error=True)
+    return _library().parse(
+        boxed, config, fallback_mode="no_fallback", parsing_timeout=0, raise_on_error=True
+    )
 
 
 def _latex(text: str) -> str:
     """The tidy text as LaTeX; a degree inside an expression is pi/180."""
     text = markup.tidy(text).replace("¶", "\\\\").replace("«", "\\text{").replace("»", "}")
+    text = text.replace(markup.LIST_COMMA, ",")
     return _DEGREE.sub(r"\\cdot\\frac{\\pi}{180}", text.removesuffix("°"))

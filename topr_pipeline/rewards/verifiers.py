@@ -94,7 +94,7 @@ def _reasoning_gym() -> Verifier:
     judge = "topr_pipeline.rewards.gym:score"
     version = f"{gym.VERSION}+{metadata.version('reasoning-gym')}"
     return Verifier(
-        "reasoning_gym", version, exact.extract, gym.gold, _undecided, judge, build=_build()
+        "reasoning_gym", version, exact.stated, gym.gold, _undecided, judge, build=_build()
     )
 
 

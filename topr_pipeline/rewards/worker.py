@@ -1,7 +1,8 @@
 """A worker process: judges pairs that it reads from its standard input, one JSON line each way.
 
 Started by `pool` as `python worker.py MODULE:FUNCTION MEMORY_MIB PARENT`. It may hang, grow or
-crash; the pool kills it then and starts another.
+crash; the pool kills it then and starts another. The first line of its input is a secret with which
+it marks every reply, so that nothing else that gets hold of the pipe is taken for one.
 """
 
 import contextlib
@@ -26,21 +27,23 @@ def main() -> None:
     requests = os.fdopen(os.dup(0), "r")
     _point_at_null(0)  # nothing that a verifier runs may read the requests
     os.dup2(2, 1)
+    secret = requests.readline().strip()
     path, memory_mib, parent = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     _die_with(parent)
     _limit_memory(memory_mib)
     try:
         function = _imported(path)
     except BaseException as error:  # whatever an import may do, the pool has to hear of it
-        _say(replies, {"fatal": _described(error)})
+        _say(replies, secret, {"fatal": _described(error)})
         return
     batch = bool(getattr(function, "batch", False))
-    _say(replies, {"ready": True, "batch": batch})
+    _say(replies, secret, {"ready": True, "batch": batch})
     _point_at_null(1, 2)  # nothing that it prints may fill a pipe or a disk
     for line in requests:
         pairs = json.loads(line)
-        for reply in judged_batch(function, pairs) if batch else judged(function, pairs):
-            _say(replies, reply)
+        found = judged_batch(function, pairs) if batch else judged(function, pairs)
+        for at, reply in enumerate(found):
+            _say(replies, secret, reply | {"at": at})
 
 
 def judged(function: Callable[..., Any], pairs: list[list[str]]) -> Iterator[dict[str, Any]]:
@@ -116,10 +119,10 @@ def _imported(path: str) -> Callable[..., Any]:
     return function
 
 
-def _say(replies: TextIO, message: dict[str, Any]) -> None:
+def _say(replies: TextIO, secret: str, message: dict[str, Any]) -> None:
     if os.getpid() != _PID:  # a copy that the verifier made and that came back
         os._exit(0)
-    replies.write(json.dumps(message) + "\n")
+    replies.write(json.dumps(message | {"secret": secret}) + "\n")
 
 
 def _point_at_null(*descriptors: int) -> None:
