@@ -117,7 +117,7 @@ class Lora(Section):
     """Train low-rank updates of weights (peft) instead of the weights; merged when saved."""
 
     rank: Positive = 16
-    alpha: PositiveFloat = 32.0
+    alpha: Positive = 32
     targets: tuple[str, ...] = Field(
         default=(), description="names of linear layers, e.g. q_proj; []: all but the LM head"
     )

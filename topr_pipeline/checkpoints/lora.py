@@ -16,7 +16,7 @@ def add_lora(model: "PreTrainedModel", training: Training) -> Any:
     """
     if training.lora is None:
         return None
-    from peft import LoraConfig, LoraModel  # pyrefly: ignore
+    from peft import LoraConfig, LoraModel
 
     config = LoraConfig(
         r=training.lora.rank,

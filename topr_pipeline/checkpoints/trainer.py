@@ -216,7 +216,9 @@ class _Trainer(Trainer):
         """The weights of a state; shards are saved with their optimiser's."""
         if self.args.should_save and not self.is_fsdp_enabled:
             assert output_dir is not None and self.model is not None
-            Path(output_dir).mkdir(parents=True)
+            Path(output_dir).mkdir(
+                parents=True, exist_ok=True
+            )  # the other process may have made it
             torch.save(self.model.state_dict(), Path(output_dir) / "pytorch_model.bin")
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:

@@ -21,7 +21,7 @@ from topr_pipeline.components.samples import note_cost, noted_costs, part_name, 
 from topr_pipeline.evals import score, write_report
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.progress import Progress
-from topr_pipeline.tables import EVAL_SCORES, MIX, PROMPTS, REWARDS, SOLUTIONS
+from topr_pipeline.tables import EVAL_SCORES, PROMPTS, REWARDS, SOLUTIONS
 
 
 @dataclass(frozen=True)
