@@ -123,7 +123,9 @@ def ours(folder: Path, memory: float) -> int:
     for keys, rows in zip(tables.wide([]), pool, strict=True):
         frame = keys[rows["at"]].with_columns(rows["reward"], advantage=rows["reward"] - c)
         part, kept = frame.to_arrow(), kept + frame.height
-        writer = writer or pq.ParquetWriter(folder / "ours.parquet", part.schema)
+        writer = writer or pq.ParquetWriter(
+            folder / "ours.parquet", part.schema, use_dictionary=["prompt_id"]
+        )
         writer.write_table(part)
     writer.close()
     return kept
@@ -157,32 +159,31 @@ def with_pandas(folder: Path, memory: float) -> int:
 
 
 def with_datasets(folder: Path, memory: float) -> int:
-    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.compute as pc
     from datasets import Dataset, disable_progress_bars
 
     disable_progress_bars()
     cache = {"cache_dir": str(folder / "cache")}
-    rows = Dataset.from_parquet(str(folder / "rows.parquet"), **cache).with_format("pandas")
+    rows = Dataset.from_parquet(str(folder / "rows.parquet"), **cache).with_format("arrow")
 
-    def keep(batch: pd.DataFrame) -> list[bool]:
+    def keep(table: pa.Table) -> pa.Table:
         """Of whole prompts: 16 divides the size of a batch."""
-        known = batch[batch["reward"].notna()]
-        known = known[~known.duplicated(["prompt_id", "text"])]
-        right = known["outcome"] == "correct"
-        again = known[right].duplicated("prompt_id")
-        kept = np.zeros(len(batch), bool)
-        kept[known.index.to_numpy() - batch.index[0]] = True
-        kept[again.index[again].to_numpy() - batch.index[0]] = False
-        return kept.tolist()
+        batch = table.to_pandas()
+        batch = batch[batch["reward"].notna()]
+        batch = batch[~batch.duplicated(["prompt_id", "text"])]
+        right = batch["outcome"] == "correct"
+        again = batch[right].duplicated("prompt_id")
+        batch = batch.drop(index=again.index[again])
+        narrow = batch[["prompt_id", "sample_index", "reward"]]
+        return pa.Table.from_pandas(narrow, preserve_index=False)
 
-    rows = rows.filter(keep, batched=True, batch_size=160_000)
-    reward = rows.with_format("numpy")["reward"][:]
-    c = baseline((reward > 0).mean())
+    size = {"batched": True, "batch_size": 160_000}
+    rows = rows.map(keep, remove_columns=["text", "outcome"], **size)
+    positive = pc.mean(pc.cast(pc.greater(rows.data.column("reward"), 0), pa.float64()))
+    c = baseline(positive.as_py())
     rows = rows.map(
-        lambda batch: batch.assign(advantage=batch["reward"] - c),
-        batched=True,
-        batch_size=160_000,
-        remove_columns=["text", "outcome"],
+        lambda t: t.append_column("advantage", pc.subtract(t.column("reward"), c)), **size
     )
     rows.to_parquet(folder / "datasets.parquet", batch_size=160_000)
     return len(rows)

@@ -9,6 +9,7 @@ not depend on the order in which samples finished.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from topr_pipeline.curation import (
@@ -72,16 +73,32 @@ def difficulty(rows: pl.LazyFrame, step: Difficulty) -> pl.LazyFrame:
 def dedupe(rows: pl.LazyFrame, step: Dedupe) -> pl.LazyFrame:
     """Per prompt the first `keep` rows of each completion, wording or answer.
 
-    Texts are compared by 64-bit hash. A row without an answer is no one's duplicate.
+    Texts are compared by hash. A row without an answer is no one's duplicate.
     """
     same = pl.col(SAME[step.by])
-    if step.keep == 1:
-        # A set of numbers: several times faster than a window over two columns.
-        spread = pl.col("prompt").cast(pl.UInt64) * pl.lit(0x9E3779B97F4A7C15, pl.UInt64)
-        early = (spread ^ same).is_first_distinct()
-    else:
-        early = pl.int_range(pl.len()).over("prompt", same) < step.keep
+    early = pl.map_batches(
+        ["prompt", same.fill_null(0)],
+        lambda columns: _early(*columns, keep=step.keep),
+        return_dtype=pl.Boolean,
+    )
     return rows.filter(early | same.is_null())
+
+
+def _early(prompt_N: pl.Series, hash_N: pl.Series, keep: int) -> pl.Series:
+    """Is the row among the first `keep` of its prompt with that hash?
+
+    One sort of numbers that are nearly sorted already, of prompt and as much of the hash as there
+    is room for (more than 40 bits): many times faster than a window over two columns.
+    """
+    number_N, count = prompt_N.to_numpy().astype(np.uint64), len(prompt_N)
+    bits = np.uint64(int(number_N[-1]).bit_length() if count else 0)
+    both_N = (number_N << (np.uint64(64) - bits)) | (hash_N.to_numpy() >> bits)
+    order_N = np.argsort(both_N, kind="stable")
+    new_N = np.diff(both_N[order_N], prepend=~both_N[order_N[:1]]) != 0
+    start_N = np.maximum.accumulate(np.where(new_N, np.arange(count), 0))
+    early_N = np.empty(count, bool)
+    early_N[order_N] = np.arange(count) - start_N < keep
+    return pl.Series(early_N)
 
 
 def length(rows: pl.LazyFrame, step: Length) -> pl.LazyFrame:
