@@ -202,7 +202,7 @@ class _Trainer(Trainer):
         All processes have equally many, so that they meet; what stands in for one that a process
         lacks is computed and counts for nothing.
         """
-        step: _Step = self.accelerator.unwrap_model(model)
+        step: Any = self.accelerator.unwrap_model(model)
         if not step.logprobs_of.verified:
             with torch.no_grad():
                 model(forwards(batch, self.tokens)[0], None)
