@@ -185,3 +185,8 @@ def test_processes_share_what_one_forward_would_hold():
 
 def test_fewer_samples_than_processes_leave_some_without():
     assert len(forwards([sample(0, 0, 10, 5)], 100, processes=4)) == 1
+
+
+def test_where_prompts_are_not_shared_each_sample_costs_its_own():
+    cut = forwards([sample(0, i, 100, 50) for i in range(4)], 300, shares_prefix=False)
+    assert [[g.tokens for g in groups] for groups in cut] == [[150, 150], [150, 150]]

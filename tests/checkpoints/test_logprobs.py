@@ -130,7 +130,11 @@ class LowRank(torch.nn.Module):
         return self.base(x) + self.up(self.down(x))
 
 
-def test_a_head_that_is_no_plain_layer_gets_its_gradients_too(model):
+@pytest.mark.parametrize("name", [None, "soft-capped logits"])
+def test_a_head_that_is_no_plain_layer_gets_its_gradients_too(name, model):
+    if name is not None:
+        config, sizes = ARCHITECTURES[name]
+        model = small(config, **sizes)
     model.lm_head = LowRank(model.lm_head)
     assert_same_gradients(model)
     assert model.lm_head.up.weight.grad is not None

@@ -1,5 +1,8 @@
 import math
+import re
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -288,6 +291,16 @@ def test_ones_own_objective_is_a_function_or_an_objective(own):
     assert make_objective(own("square")).loss(x).loss_B.item() == 4.0
     assert make_objective(own("square")).reads_behaviour
     assert not make_objective(own("WITHOUT_MU")).reads_behaviour
+
+
+def test_the_example_of_the_documentation_runs():
+    page = Path(__file__).parents[2] / "docs" / "training.md"
+    [code] = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    # exp(2 * -0.5) = 0.367879, and log pi / length = -1
+    loss_B = scope["loss"](batch([[-0.25, -0.25], [0.5]], [-1.0, 1.0])).loss_B
+    torch.testing.assert_close(loss_B, torch.tensor([-0.367879, 1.0]))
 
 
 @pytest.mark.parametrize(

@@ -116,15 +116,20 @@ def steps(
     return batches
 
 
-def forwards(batch: Sequence[Sample], token_budget: int, processes: int = 1) -> list[Forward]:
+def forwards(
+    batch: Sequence[Sample], token_budget: int, processes: int = 1, shares_prefix: bool = True
+) -> list[Forward]:
     """A batch cut into forwards of at most `token_budget` computed tokens (one unit at least).
 
     A prompt's samples are cut into as few groups as the budget allows, of about equal cost; groups
     fill the forwards, largest first, each into the emptiest one that has room. Units are not cut.
     For several processes the forwards are made smaller until each has equally many, as far as the
-    batch has units for that.
+    batch has units for that. Without `shares_prefix` a unit is a group, so that each sample costs
+    P + R (padding, and a pair's second copy of its prompt, are not counted).
     """
     prompts = _units_by_prompt(batch)
+    if not shares_prefix:
+        prompts = [(prompt_ids, [unit]) for prompt_ids, units in prompts for unit in units]
     cut = _forwards(prompts, token_budget)
     wanted = -(-len(cut) // processes) * processes
     if len(cut) < wanted:

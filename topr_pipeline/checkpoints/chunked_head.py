@@ -21,10 +21,10 @@ class Shaping(NamedTuple):
     cap: float | None = None
 
     def apply(self, logits: Tensor) -> Tensor:
-        """In place."""
+        """The shaped logits; the very same where there is nothing to do."""
         if self.scale != 1:
-            logits.mul_(self.scale)
-        return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
+            logits = logits * self.scale
+        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
     def slope(self, shaped: Tensor, grad: Tensor) -> Tensor:
         """The gradient by the logits, in place, given that by the `shaped` ones."""
@@ -53,7 +53,7 @@ def token_logprobs(
             )
 
     def one(hidden_CH: Tensor, target_C: Tensor) -> tuple[Tensor, Tensor]:
-        logits_CV = shaping.apply(head.forward(hidden_CH).float().clone())
+        logits_CV = shaping.apply(head.forward(hidden_CH).float())
         logprobs_CV = logits_CV.log_softmax(1)
         with torch.no_grad():
             entropy_C = -(logprobs_CV.exp() * logprobs_CV).sum(1)

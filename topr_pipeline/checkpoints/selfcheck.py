@@ -135,7 +135,11 @@ def recomputed(
     own: dict[tuple[str, int], list[float]] = {}
     policy.eval()
     for some in mix.filter(fresh).iter_slices(CHUNK):
-        for groups in forwards(samples_of(some), training.tokens_per_forward)[rank() :: world()]:
+        batch, tokens = samples_of(some), training.tokens_per_forward
+        with torch.no_grad(), autocast:
+            logprobs_of.verify(policy, forwards(batch, tokens)[0])
+        cut = forwards(batch, tokens, shares_prefix=logprobs_of.shares(policy, batch))
+        for groups in cut[rank() :: world()]:
             with torch.no_grad(), autocast:
                 rows = logprobs_of(policy, groups).logprobs_BT.tolist()
             samples = [s for group in groups for s in group.samples]

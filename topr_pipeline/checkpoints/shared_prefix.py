@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from topr_pipeline.checkpoints.batches import Group
+from topr_pipeline.checkpoints.batches import Group, Sample
 from topr_pipeline.checkpoints.logprobs import (
     CompletionLogprobs,
     completion_logprobs,
@@ -29,28 +29,30 @@ it is about 1e-6 and 0.01, and under a wrong mask 0.1 and more."""
 class GroupLogprobs:
     """log pi of groups of samples, with gradients, each prompt's prefix computed once.
 
-    Made once per model and called once per forward. On its first call it is compared with the plain
-    path (every sample with its own copy of the prompt) and, where the architecture does not allow
-    it, switched off with one warning that says why; `shares_prefix` is False from then on.
+    Made once per model and called once per forward. Before its first call (or in `verify`) it is
+    compared with the plain path, every sample with its own copy of the prompt, and where the
+    architecture does not allow it, switched off with one warning that says why.
     """
 
     def __init__(self, shares_prefix: bool = True):
-        self.shares_prefix = shares_prefix
-        self._verified = self._warned = False
+        self.shares_prefix, self.verified = shares_prefix, not shares_prefix
+        self._warned = False
 
     def __call__(self, model: nn.Module, groups: Sequence[Group]) -> CompletionLogprobs:
         """Per completion token, the samples in the order of the groups.
 
         `model` may be wrapped (peft, DDP, FSDP2); it is called once, as a module, and in eval mode.
         """
-        if self.shares_prefix and not self._verified:
-            self._verify(model, groups)
-        if not self.shares_prefix or self._beyond_window(model, groups):
-            return _plain(model, groups)
-        return packed_logprobs(model, groups)
+        self.verify(model, groups)
+        if self.shares(model, [s for g in groups for s in g.samples]):
+            return packed_logprobs(model, groups)
+        return _plain(model, groups)
 
-    def _verify(self, model: nn.Module, groups: Sequence[Group]) -> None:
-        self._verified = True
+    def verify(self, model: nn.Module, groups: Sequence[Group]) -> None:
+        """Compare both ways on a few short rows, once; `shares_prefix` is then what holds."""
+        if self.verified:
+            return
+        self.verified = True
         inner = pretrained(model)
         before = inner.config._attn_implementation or "eager"
         reason = _difference(model, [_shortened(groups[0], 48), _shortened(groups[-1], 32)])
@@ -59,20 +61,22 @@ class GroupLogprobs:
             inner.set_attn_implementation(before)
             self._warn(f"{type(inner).__name__} cannot share prompts: {reason}")
 
-    def _beyond_window(self, model: nn.Module, groups: Sequence[Group]) -> bool:
+    def shares(self, model: nn.Module, samples: Sequence[Sample]) -> bool:
+        """Whether these samples would share prompts, once verified: to cut a batch by their cost.
+
+        Not where one is longer than a sliding window, which is warned of.
+        """
         config = pretrained(model).config.get_text_config()
-        windows = (
-            getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")
-        )
-        window = min((w for w in windows if w), default=None)
-        longest = max(s.tokens for g in groups for s in g.samples)
-        if window is None or longest <= window:
-            return False
+        names = "sliding_window", "attention_chunk_size"
+        window = min((w for name in names if (w := getattr(config, name, None))), default=None)
+        longest = max(s.tokens for s in samples)
+        if not self.shares_prefix or window is None or longest <= window:
+            return self.shares_prefix
         self._warn(
             f"samples of up to {longest} tokens exceed the attention window of {window}, where "
             "prompts are not shared"
         )
-        return True
+        return False
 
     def _warn(self, reason: str) -> None:
         if not self._warned:

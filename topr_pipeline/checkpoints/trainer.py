@@ -102,6 +102,7 @@ def train(
             recorder=Recorder(
                 mix, training, objective.reads_behaviour, states is not None, progress
             ),
+            tokens=training.tokens_per_forward,
             model=_Step(model, objective, logprobs_of, training.gradient_checkpointing),
             args=args,
             train_dataset=_Steps(samples_of(objective.prepare(mix)), training, seed),
@@ -141,42 +142,37 @@ class _Step(nn.Module):
                 if isinstance(module, GradientCheckpointingLayer):
                     module.training = True  # of the layer alone: it reads this, and nothing else
 
-    def forward(self, groups: Forward, samples: int) -> tuple[torch.Tensor, pl.DataFrame]:
-        """This forward's share of the mean loss over the `samples` of the step, and its facts."""
+    def forward(self, groups: Forward, samples: int | None) -> tuple[torch.Tensor, pl.DataFrame]:
+        """This forward's share of the mean loss over the `samples` of the step, and its facts.
+
+        Without `samples` it only finds out whether the policy can share prompts.
+        """
+        if samples is None:
+            self.logprobs_of.verify(self.policy, groups)
+            return torch.zeros(()), pl.DataFrame()
         logprobs = self.logprobs_of(self.policy, groups)
         loss = self.objective.loss(objective_input(groups, logprobs))
         return loss.loss_B.sum() / samples, facts(groups, logprobs, loss)
 
 
 class _Steps(torch.utils.data.Dataset):
-    """Steps of the optimiser, each as the forwards of this process.
-
-    All processes have equally many, so that they meet; one without a sample of its own gets None.
-    """
+    """Steps of the optimiser: the samples of each, of all processes."""
 
     def __init__(self, samples: list[Sample], training: Training, seed: int):
         size, epochs, shuffle = training.batch_size, training.epochs, training.shuffle
         self.steps = steps(samples, size, epochs, seed, shuffle)
-        self.tokens = training.tokens_per_forward
 
     def __len__(self) -> int:
         return len(self.steps)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        batch = self.steps[index]
-        cut = forwards(batch, self.tokens, world())
-        share = [cut[i] if i < len(cut) else [] for i in range(rank(), _ceil(cut), world())]
-        # What stands in is computed and counts for nothing.
-        return {
-            "forwards": [(groups or cut[0], bool(groups)) for groups in share],
-            "samples": len(batch),
-        }
+    def __getitem__(self, index: int) -> dict[str, list[Sample]]:
+        return {"batch": self.steps[index]}
 
 
 class _Trainer(Trainer):
-    def __init__(self, states: Path | None, recorder: Recorder, **kwargs: Any):
+    def __init__(self, states: Path | None, recorder: Recorder, tokens: int, **kwargs: Any):
         super().__init__(callbacks=[recorder], **kwargs)
-        self.states, self.recorder = states, recorder
+        self.states, self.recorder, self.tokens = states, recorder, tokens
 
     def get_train_dataloader(self) -> Any:
         """Not sharded by accelerate: an item knows its process."""
@@ -187,10 +183,11 @@ class _Trainer(Trainer):
         """Forward and backward of all of this process's forwards; gradients meet in the last."""
         total = torch.zeros((), device=self.args.device)
         samples: list[pl.DataFrame] = []
-        for i, (groups, counts) in enumerate(inputs["forwards"]):
-            last = i == len(inputs["forwards"]) - 1
+        share = self._share(model, inputs["batch"])
+        for i, (groups, counts) in enumerate(share):
+            last = i == len(share) - 1
             with nullcontext() if last else self.accelerator.no_sync(model):
-                loss, of_forward = model(groups, inputs["samples"])
+                loss, of_forward = model(groups, len(inputs["batch"]))
                 # Gradients are averaged over processes, and a step's loss is a sum over them.
                 self.accelerator.backward(loss * (world() if counts else 0.0))
             if counts:
@@ -198,6 +195,21 @@ class _Trainer(Trainer):
                 samples.append(of_forward)
         self.recorder.take(gathered(samples), self.state.global_step)
         return total * world()  # the Trainer logs the mean over processes
+
+    def _share(self, model: Any, batch: list[Sample]) -> list[tuple[Forward, bool]]:
+        """This process's forwards, and whether each counts.
+
+        All processes have equally many, so that they meet; what stands in for one that a process
+        lacks is computed and counts for nothing.
+        """
+        step: Any = self.accelerator.unwrap_model(model)
+        if not step.logprobs_of.verified:
+            with torch.no_grad():
+                model(forwards(batch, self.tokens)[0], None)
+        shares_prefix = step.logprobs_of.shares(step.policy, batch)
+        cut = forwards(batch, self.tokens, world(), shares_prefix)
+        mine = [cut[i] if i < len(cut) else [] for i in range(rank(), _ceil(cut), world())]
+        return [(groups or cut[0], bool(groups)) for groups in mine]
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """With the figures of the step; they go into the state too, and come back from it."""
