@@ -3,15 +3,17 @@
 import shutil
 from collections import namedtuple
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 import pytest
 
 from topr_pipeline.checkpoints import describe, train
+from topr_pipeline.checkpoints.packages import check_packages
 from topr_pipeline.checkpoints.states import complete, newest, state_folder, writing
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Training
+from topr_pipeline.training import BitsAndBytes
 
 EACH_STEP = Training(batch_size=8, learning_rate=1e-3, save_minutes=0)
 Usage = namedtuple("Usage", "total used free")
@@ -102,6 +104,14 @@ def test_a_tool_that_is_not_installed_is_said_before_the_model_is_loaded(
     training = EACH_STEP.model_copy(update={"report_to": (tool,)})
     with pytest.raises(ToprError, match=rf"{tool} is not installed; training.report_to"):
         train(mix, start, tmp_path / "out", training, 0)
+
+
+@pytest.mark.parametrize("optimizer", get_args(BitsAndBytes))
+def test_an_optimisers_package_is_looked_for_before_anything_runs(monkeypatch, optimizer):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ToprError, match=rf"bitsandbytes is not .*training.optimizer {optimizer}"):
+        check_packages(Training(optimizer=optimizer))
+    check_packages(Training(optimizer="adamw"))
 
 
 def test_lora_without_peft_is_said_before_the_model_is_loaded(mix, start, tmp_path, monkeypatch):
