@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 import torch
 from torch import nn
-from transformers import PreTrainedModel, Trainer
+from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer_callback import PrinterCallback
 
@@ -33,13 +33,14 @@ from topr_pipeline.checkpoints.objective import Objective, make_objective
 from topr_pipeline.checkpoints.packages import check_packages
 from topr_pipeline.checkpoints.processes import gathered, is_first, rank, together, world
 from topr_pipeline.checkpoints.recorder import Recorder
-from topr_pipeline.checkpoints.selfcheck import check_mix, recomputed
+from topr_pipeline.checkpoints.selfcheck import check_mix, prepared, recomputed
 from topr_pipeline.checkpoints.shared_prefix import GroupLogprobs
 from topr_pipeline.checkpoints.states import (
     check_room,
     complete,
     keeps_states,
     newest,
+    remove_others,
     state_folder,
     writing,
 )
@@ -83,6 +84,7 @@ def train(
     mix = MIX.conform(mix)
     objective = make_objective(training.objective)
     check_mix(mix, objective.reads_behaviour, training.max_missing_logprobs)
+    prepared(objective.prepare, mix, training)
     check_packages(training)
     check_room(folder, state, describe(start)["parameters"], training)
     states = None
@@ -92,23 +94,16 @@ def train(
         output = Path(scratch) if states is None else writing(states)
         args = arguments(training, seed, output, logs, name)
         together()
+        if states is not None and is_first():
+            remove_others(states)
         model, tokenizer = load(start, "float32")
         logprobs_of = GroupLogprobs()
         if training.recompute_behaviour:
             mix = recomputed(mix, nn.Module.to(model, args.device), logprobs_of, training)
+        set_seed(seed)  # of the updates' first values
         adapters = add_lora(model, training)
-        trainer = _Trainer(
-            states=states,
-            recorder=Recorder(
-                mix, training, objective.reads_behaviour, states is not None, progress
-            ),
-            tokens=training.tokens_per_forward,
-            model=_Step(model, objective, logprobs_of, training.gradient_checkpointing),
-            args=args,
-            train_dataset=_Steps(samples_of(objective.prepare(mix)), training, seed),
-            data_collator=_only,
-        )
-        trainer.remove_callback(PrinterCallback)
+        step = _Step(model, objective, logprobs_of, training.gradient_checkpointing)
+        trainer = _trainer(mix, step, training, seed, args, states, progress)
         resumed = newest(states) if states is not None else None
         trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
     weights = trainer.whole_weights()
@@ -117,6 +112,31 @@ def train(
         save(model, tokenizer, folder, weights)
     together()
     return trainer.recorder.trained(trainer.state)
+
+
+def _trainer(
+    mix: pl.DataFrame,
+    step: "_Step",
+    training: Training,
+    seed: int,
+    args: TrainingArguments,
+    states: Path | None,
+    progress: Progress,
+) -> "_Trainer":
+    """The Trainer over the mix as the step's objective prepares it."""
+    reads_behaviour = step.objective.reads_behaviour
+    samples = samples_of(prepared(step.objective.prepare, mix, training))
+    trainer = _Trainer(
+        states=states,
+        recorder=Recorder(mix, training, reads_behaviour, states is not None, progress),
+        tokens=training.tokens_per_forward,
+        model=step,
+        args=args,
+        train_dataset=_Steps(samples, training, seed),
+        data_collator=_only,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 class _Step(nn.Module):
