@@ -1,5 +1,6 @@
 import json
 import math
+from typing import Any
 
 import polars as pl
 import pytest
@@ -279,7 +280,7 @@ def test_unknown_log_probs_above_the_share_stop_and_below_it_are_told(
     assert log["loss"].is_finite().all()
 
 
-PREPARED = {
+PREPARED: dict[str, tuple[Any, str]] = {
     "no table": (lambda mix: None, "returned a NoneType"),
     "no column": (lambda mix: mix.drop("advantage"), r"dropped the columns \['advantage'\]"),
     "no row": (lambda mix: mix.clear(), "left no row of 20"),
