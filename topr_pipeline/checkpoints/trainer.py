@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 import torch
 from torch import nn
-from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer_callback import PrinterCallback
 
@@ -83,35 +83,53 @@ def train(
     """
     mix = MIX.conform(mix)
     objective = make_objective(training.objective)
-    check_mix(mix, objective.reads_behaviour, training.max_missing_logprobs)
-    prepared(objective.prepare, mix, training)
-    check_packages(training)
-    check_room(folder, state, describe(start)["parameters"], training)
-    states = None
-    if state is not None and keeps_states(training):
-        states = state_folder(state, mix, start, training, seed)
+    _check(mix, start, folder, objective, training, state)
+    keeps = state is not None and keeps_states(training)
+    states = state_folder(state, mix, start, training, seed) if state and keeps else None
     with tempfile.TemporaryDirectory() as scratch:
         output = Path(scratch) if states is None else writing(states)
         args = arguments(training, seed, output, logs, name)
-        together()
-        if states is not None and is_first():
-            remove_others(states)
+        _start_alone(states)
         model, tokenizer = load(start, "float32")
         logprobs_of = GroupLogprobs()
         if training.recompute_behaviour:
             mix = recomputed(mix, nn.Module.to(model, args.device), logprobs_of, training)
-        set_seed(seed)  # of the updates' first values
-        adapters = add_lora(model, training)
+        adapters = add_lora(model, training, seed)
         step = _Step(model, objective, logprobs_of, training.gradient_checkpointing)
         trainer = _trainer(mix, step, training, seed, args, states, progress)
-        resumed = newest(states) if states is not None else None
-        trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+        trainer.go_on()
+    _save(trainer, adapters, model, tokenizer, folder)
+    return trainer.recorder.trained(trainer.state)
+
+
+def _start_alone(states: Path | None) -> None:
+    """Remove other trainings' states, once all processes have counted them as room."""
+    together()
+    if states is not None and is_first():
+        remove_others(states)
+
+
+def _save(trainer: "_Trainer", adapters: Any, model: Any, tokenizer: Any, folder: Path) -> None:
     weights = trainer.whole_weights()
     if is_first():
         merge(adapters)
         save(model, tokenizer, folder, weights)
     together()
-    return trainer.recorder.trained(trainer.state)
+
+
+def _check(
+    mix: pl.DataFrame,
+    start: Path,
+    folder: Path,
+    objective: Objective,
+    training: Training,
+    state: Path | None,
+) -> None:
+    """Raise ToprError for what can be known before the model is loaded."""
+    check_mix(mix, objective.reads_behaviour, training.max_missing_logprobs)
+    prepared(objective.prepare, mix, training)
+    check_packages(training)
+    check_room(folder, state, describe(start)["parameters"], training)
 
 
 def _trainer(
@@ -193,6 +211,11 @@ class _Trainer(Trainer):
     def __init__(self, states: Path | None, recorder: Recorder, tokens: int, **kwargs: Any):
         super().__init__(callbacks=[recorder], **kwargs)
         self.states, self.recorder, self.tokens = states, recorder, tokens
+
+    def go_on(self) -> None:
+        """Train, from the newest state where there is one."""
+        resumed = newest(self.states) if self.states is not None else None
+        self.train(resume_from_checkpoint=None if resumed is None else str(resumed))
 
     def get_train_dataloader(self) -> Any:
         """Not sharded by accelerate: an item knows its process."""
