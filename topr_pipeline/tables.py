@@ -236,13 +236,33 @@ _DISK = {
 
 @contextmanager
 def disk_errors(path: Path) -> Generator[None]:
-    """Turn a full or read-only disk into a ToprError that says what to do; other errors pass."""
+    """Turn a full or read-only disk into a ToprError that says what to do; other errors pass.
+
+    Of libraries that hand on what the disk said in their own words (torch, safetensors), too.
+    """
     try:
         yield
     except OSError as error:
         if error.errno not in _DISK:
             raise
         raise unwritable(_DISK[error.errno], error.filename or path) from error
+    except Exception as error:
+        why = None if isinstance(error, ToprError) else _said_of_disk(str(error))
+        if why is None:
+            raise
+        raise unwritable(why, path) from error
+
+
+def _said_of_disk(text: str) -> str | None:
+    for number, why in _DISK.items():
+        if f"{os.strerror(number)} (os error {number})" in text:
+            return why
+    if os.strerror(errno.ENOSPC) in text:
+        return _DISK[errno.ENOSPC]
+    # torch's writer of files: it says "unexpected pos 576 vs 534", and fails for nothing else.
+    if "PytorchStreamWriter" in text or ("inline_container" in text and "Reader" not in text):
+        return "the disk took less than was written, most likely because it is full"
+    return None
 
 
 def unwritable(why: str, path: str | Path) -> ToprError:

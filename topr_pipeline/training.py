@@ -93,17 +93,20 @@ Objective = Annotated[
 ]
 
 
-OptimizerName = Literal[
-    "adamw", "adafactor", "sgd", "adagrad", "rmsprop", "ademamix",
-    "adamw_torch", "adamw_torch_fused", "adamw_torch_8bit", "adamw_torch_4bit",
-    "adamw_8bit", "adamw_bnb_8bit", "paged_adamw_32bit", "paged_adamw_8bit",
+BitsAndBytes = Literal[
+    "ademamix", "adamw_8bit", "adamw_bnb_8bit", "paged_adamw_32bit", "paged_adamw_8bit",
     "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit",
     "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit",
     "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit",
-    "grokadamw", "stable_adamw", "schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd",
 ]  # fmt: skip
-"""`adamw` is `adamw_torch_fused`; the others are names of transformers' `OptimizerNames`, of which
-some need a package of their own (bitsandbytes, torchao, schedulefree, ...)."""
+"""Names of transformers' `OptimizerNames` that want the package bitsandbytes."""
+
+OptimizerName = Literal[
+    "adamw", "adafactor", "sgd", "adagrad", "rmsprop", "adamw_torch", "adamw_torch_fused",
+    BitsAndBytes,
+]  # fmt: skip
+"""`adamw` is `adamw_torch_fused`; the others are names of transformers' `OptimizerNames`. Those
+whose step needs a word before and after (schedule-free ones) are left out."""
 
 
 class Launch(Section):
@@ -185,4 +188,6 @@ class Training(Section):
             raise ValueError("launch.fsdp shards over processes: launch.processes: 2 or more")
         if self.launch.fsdp and self.recompute_behaviour:
             raise ValueError("recompute_behaviour wants the whole policy in one process: no fsdp")
+        if self.launch.fsdp and self.lora is not None:
+            raise ValueError("lora merges into the whole policy in one process: no launch.fsdp")
         return self

@@ -1,7 +1,8 @@
 """An objective for tests of the launcher: TOPR's own, in a process that dies as it is told.
 
-`deaths.json` beside the job says what happens in which call, counted over all processes so far:
-{"3": "kill"} kills the process in the third call. `calls` counts them, `pids` names the processes.
+In the folder that $DEADLY names, `calls.json` says what happens in which call of the loss, counted
+over all processes so far: {"3": "kill"} kills the process in the third. `states.json` says the same
+of the states that are completed. `calls` and `states` hold the process of each call, a line each.
 """
 
 import json
@@ -40,6 +41,8 @@ def die(how: str | None) -> None:
         case "exit":
             os.write(2, b"a word before the end\n")
             os._exit(3)
+        case "raise":
+            raise RuntimeError("a mistake of its own")
         case "sleep":
             time.sleep(600)
 

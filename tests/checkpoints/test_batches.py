@@ -190,3 +190,22 @@ def test_fewer_samples_than_processes_leave_some_without():
 def test_where_prompts_are_not_shared_each_sample_costs_its_own():
     cut = forwards([sample(0, i, 100, 50) for i in range(4)], 300, shares_prefix=False)
     assert [[g.tokens for g in groups] for groups in cut] == [[150, 150], [150, 150]]
+
+
+@pytest.mark.parametrize("budget", [100, 400, 5000])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_where_prompts_are_not_shared_padding_counts(budget, processes):
+    batch = prompts(9, 8)
+    cut = forwards(batch, budget, processes, shares_prefix=False)
+    assert keys(inside(cut)) == keys(batch)
+    rows = [[s.tokens for s in inside([groups])] for groups in cut]
+    assert all(len(tokens) * max(tokens) <= budget for tokens in rows)
+    assert len(cut) % processes == 0
+    padded = sum(len(tokens) * max(tokens) for tokens in rows)
+    assert processes > 1 or budget > 400 or padded < 1.2 * sum(map(sum, rows))
+
+
+def test_where_prompts_are_not_shared_a_pair_is_not_cut():
+    pairs = [sample(0, i, 10, 20, unit=i // 2) for i in range(8)]
+    for groups in forwards(pairs, 1, shares_prefix=False):
+        assert [s.unit for s in inside([groups])] in [[0, 0], [1, 1], [2, 2], [3, 3]]

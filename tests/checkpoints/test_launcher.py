@@ -13,11 +13,13 @@ import polars as pl
 import psutil
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from topr_pipeline.checkpoints import train
 from topr_pipeline.checkpoints.folders import load
+from topr_pipeline.checkpoints.job import first
 from topr_pipeline.checkpoints.jobs import BasePolicyJob, TrainJob, read_job, write_job
-from topr_pipeline.checkpoints.launcher import run_job
+from topr_pipeline.checkpoints.launcher import _death, run_job
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Bounds, TinyPolicy, Training
 from topr_pipeline.tables import MIX, TIMED, TRAINING_LOG, content_hash
@@ -202,3 +204,35 @@ def test_of_two_processes_the_one_that_is_killed_is_told(job: TrainJob, deaths: 
     plan(deaths, calls={3: "kill"})
     with pytest.raises(ToprError, match=r"one of its 2 processes was killed by signal 9"):
         run_job(with_training(job, launch={"processes": 2}))
+
+
+def test_an_exception_in_one_of_two_processes_has_the_last_word(job: TrainJob, deaths: Path):
+    plan(deaths, calls={2: "raise"})
+    with pytest.raises(ToprError, match=r"(?s)exit code 1.*RuntimeError: a mistake of its own$"):
+        run_job(with_training(job, launch={"processes": 2}))
+
+
+def failure(rank: int, code: int, file: Path) -> ProcessFailure:
+    return ProcessFailure(rank, 100 + rank, code, str(file))
+
+
+def test_the_failure_that_the_others_followed_from_is_the_first(tmp_path: Path):
+    for name, at in (("early", 1.0), ("late", 2.0)):
+        (tmp_path / name).write_text(json.dumps({"message": name, "timestamp": 1}))
+        os.utime(tmp_path / name, (at, at))
+    late, early = failure(0, 1, tmp_path / "late"), failure(1, 1, tmp_path / "early")
+    told, killed = failure(2, -15, tmp_path / "no"), failure(3, -9, tmp_path / "no")
+    assert first({0: late, 1: early, 2: told}) is early
+    assert first({0: late, 1: early, 2: told, 3: killed}) is killed
+
+
+@pytest.mark.parametrize("code", [255, 3, 200])
+def test_an_exit_code_that_is_no_signals_is_told_as_one(job: TrainJob, tmp_path: Path, code: int):
+    (tmp_path / "stderr").write_text("oh")
+    assert f"ended with exit code {code}" in str(_death(job, code, tmp_path / "stderr"))
+
+
+@pytest.mark.parametrize("code", [-9, 137])
+def test_a_signal_is_told_by_its_name(job: TrainJob, tmp_path: Path, code: int):
+    (tmp_path / "stderr").touch()
+    assert "signal 9 (SIGKILL)" in str(_death(job, code, tmp_path / "stderr"))

@@ -42,6 +42,14 @@ def test_only_the_named_layers_are_updated(mix: pl.DataFrame, start: Path, tmp_p
     assert changed == ["model.layers.0.self_attn.q_proj.weight"]
 
 
+def test_the_updates_first_values_come_from_the_seed_alone(mix, start, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        torch.manual_seed(ord(name))
+        train(mix.head(8), start, tmp_path / name, LOW_RANK, seed)
+    a, b, c = (content_hash(tmp_path / name) for name in "abc")
+    assert a == b != c
+
+
 def test_layers_that_the_model_has_not_are_refused(mix: pl.DataFrame, start: Path, tmp_path: Path):
     named = Training.model_validate({"lora": {"targets": ["c_attn"]}})
     with pytest.raises(ToprError, match=r"training.lora .*c_attn"):

@@ -1,4 +1,4 @@
-import warnings
+import logging
 from copy import deepcopy
 from typing import Any
 
@@ -21,7 +21,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from topr_pipeline.checkpoints import prefix_attention
+from topr_pipeline.checkpoints import prefix_attention, shared_prefix
 from topr_pipeline.checkpoints.batches import Group, Sample, objective_input
 from topr_pipeline.checkpoints.logprobs import completion_logprobs
 from topr_pipeline.checkpoints.objective import make_objective
@@ -98,6 +98,12 @@ def group(prompt_tokens: int, *lengths: int) -> Group:
 GROUPS = [group(9, 5, 1, 7), group(3, 4), group(6, 1, 1), group(1, 3, 3)]
 
 
+def told(caplog) -> list[str]:
+    """What was warned of, in our own words."""
+    ours = [r for r in caplog.records if r.name.startswith("topr_pipeline")]
+    return [r.getMessage() for r in ours if r.levelno >= logging.WARNING]
+
+
 def plain(model, groups):
     samples = [s for g in groups for s in g.samples]
     return completion_logprobs(
@@ -162,49 +168,66 @@ def test_gradient_checkpointing_changes_nothing():
 def test_half_precision_shares_too():
     model = made(SHARING["llama with grouped keys"])
     logprobs_of = GroupLogprobs()
-    with torch.autocast("cpu", torch.bfloat16), warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with torch.autocast("cpu", torch.bfloat16):
         found = logprobs_of(model, GROUPS)
+    assert logprobs_of.shares_prefix
     wanted = plain(made(SHARING["llama with grouped keys"]), GROUPS)
     assert (found.logprobs_BT - wanted.logprobs_BT).abs().sum() / wanted.mask_BT.sum() < 0.05
     found.logprob_B.sum().backward()
 
 
 @pytest.mark.parametrize("reason", REFUSING)
-def test_an_architecture_that_cannot_share_is_computed_plainly_with_one_warning(reason):
+def test_an_architecture_that_cannot_share_is_computed_plainly_with_one_warning(reason, caplog):
     model, logprobs_of = made(REFUSING[reason]), GroupLogprobs()
     before = model.config._attn_implementation
-    with pytest.warns(UserWarning, match=reason) as said:
-        found = logprobs_of(model, GROUPS)
-        logprobs_of(model, GROUPS)
-    assert len(said) == 1 and not logprobs_of.shares_prefix
+    found = logprobs_of(model, GROUPS)
+    logprobs_of(model, GROUPS)
+    [said] = told(caplog)
+    assert reason in said and not logprobs_of.shares_prefix
     assert model.config._attn_implementation == before
     wanted = plain(made(REFUSING[reason]), GROUPS)
     torch.testing.assert_close(found.logprobs_BT, wanted.logprobs_BT, rtol=1e-4, atol=1e-4)
 
 
-def test_a_model_whose_positions_are_not_told_is_caught():
+@pytest.mark.parametrize("others", [[], ["another process cannot"]])
+def test_all_processes_share_or_none(monkeypatch, caplog, others):
+    monkeypatch.setattr(shared_prefix, "everyones", lambda own: [own, *others])
+    logprobs_of = GroupLogprobs()
+    logprobs_of.verify(made(SHARING["qwen2"]), GROUPS)
+    assert logprobs_of.shares_prefix == (not others)
+    assert len(told(caplog)) == len(others)
+
+
+def test_too_little_memory_is_not_taken_for_an_architecture(monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(shared_prefix, "_packed", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        GroupLogprobs().verify(made(SHARING["qwen2"]), GROUPS)
+
+
+def test_a_model_whose_positions_are_not_told_is_caught(caplog):
     model, logprobs_of = made(SHARING["gpt2"]), GroupLogprobs()
     forward = model.forward
     model.forward = lambda position_ids=None, **kwargs: forward(**kwargs)
-    with pytest.warns(UserWarning, match="its log-probs differ by"):
-        found = logprobs_of(model, GROUPS)
+    found = logprobs_of(model, GROUPS)
+    assert "its log-probs differ by" in told(caplog)[0]
     wanted = plain(made(SHARING["gpt2"]), GROUPS)
     torch.testing.assert_close(found.logprobs_BT, wanted.logprobs_BT, rtol=1e-4, atol=1e-4)
 
 
-def test_samples_longer_than_a_sliding_window_are_computed_plainly():
+def test_samples_longer_than_a_sliding_window_are_computed_plainly(caplog):
     config = MistralConfig(**LLAMA_LIKE, sliding_window=12)
     logprobs_of = GroupLogprobs()
     short = [group(4, 3, 8)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model = made(config)
-        torch.testing.assert_close(
-            logprobs_of(model, short).logprobs_BT, plain(made(config), short).logprobs_BT
-        )
-    with pytest.warns(UserWarning, match="up to 16 tokens exceed the attention window of 12"):
-        found = logprobs_of(model, GROUPS)
+    model = made(config)
+    torch.testing.assert_close(
+        logprobs_of(model, short).logprobs_BT, plain(made(config), short).logprobs_BT
+    )
+    assert told(caplog) == []
+    found = logprobs_of(model, GROUPS)
+    assert "up to 16 tokens exceed the attention window of 12" in told(caplog)[0]
     torch.testing.assert_close(
         found.logprobs_BT, plain(made(config), GROUPS).logprobs_BT, rtol=1e-5, atol=1e-5
     )

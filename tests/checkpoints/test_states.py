@@ -1,17 +1,26 @@
 """States that trainings leave, and the room that they and the policy need."""
 
+import os
+import resource
 import shutil
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from topr_pipeline.checkpoints import describe, train
-from topr_pipeline.checkpoints.states import complete, newest, state_folder, writing
+from topr_pipeline.checkpoints.arguments import arguments
+from topr_pipeline.checkpoints.packages import check_packages
+from topr_pipeline.checkpoints.states import check_room, complete, newest, state_folder, writing
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Training
+from topr_pipeline.tables import disk_errors
+from topr_pipeline.training import BitsAndBytes
 
 EACH_STEP = Training(batch_size=8, learning_rate=1e-3, save_minutes=0)
 Usage = namedtuple("Usage", "total used free")
@@ -87,11 +96,67 @@ def test_too_little_room_is_said_before_the_model_is_loaded(
     train(mix, start, tmp_path / "out", training, 0, state=tmp_path / "state")
 
 
+ROOM = {
+    "ademamix": ({"optimizer": "ademamix"}, 4 + 2 * (4 + 12)),
+    "lora": ({"lora": {"rank": 1}}, 4 + 2 * 4),
+}
+
+
+@pytest.mark.parametrize("name", ROOM)
+def test_room_is_that_of_the_optimisers_own_numbers(tmp_path, monkeypatch, name):
+    training, wanted = Training.model_validate(ROOM[name][0]), 1000 * ROOM[name][1]
+    only_free(monkeypatch, wanted)
+    check_room(tmp_path, tmp_path / "state", 1000, training)
+    only_free(monkeypatch, wanted - 1)
+    with pytest.raises(ToprError, match="Make room"):
+        check_room(tmp_path, tmp_path / "state", 1000, training)
+
+
+def test_the_states_of_a_killed_training_are_not_counted_against_it(tmp_path, monkeypatch):
+    (tmp_path / "state/f00d/checkpoint-3").mkdir(parents=True)
+    (tmp_path / "state/f00d/checkpoint-3/weights").write_bytes(bytes(12_000))
+    only_free(monkeypatch, 16_000)
+    check_room(tmp_path, tmp_path / "state", 1000, Training())
+
+
+def test_states_of_another_training_go_when_one_starts(mix, start, tmp_path):
+    old = tmp_path / "state" / "f00d" / "checkpoint-3"
+    old.mkdir(parents=True)
+    train(mix, start, tmp_path / "out", EACH_STEP, 0, state=tmp_path / "state")
+    assert not old.exists() and len(list((tmp_path / "state").iterdir())) == 1
+
+
 def test_without_states_there_need_only_be_room_for_the_policy(mix, start, tmp_path, monkeypatch):
     none = EACH_STEP.model_copy(update={"save_minutes": None})
     only_free(monkeypatch, 4 * describe(start)["parameters"])
     train(mix, start, tmp_path / "out", none, 0, state=tmp_path / "state")
     assert not (tmp_path / "state").exists()
+
+
+WRITERS: dict[str, Callable[[Any, Path], Any]] = {"torch": torch.save, "safetensors": save_file}
+
+
+@pytest.mark.parametrize("library", WRITERS)
+def test_a_disk_that_fills_while_weights_are_written_is_told_as_one(tmp_path, library):
+    weights = {"weights": torch.zeros(1 << 16)}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    try:
+        with pytest.raises(ToprError, match=r"cannot be written: .* make"), disk_errors(tmp_path):
+            WRITERS[library](weights, tmp_path / "weights")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.raises(RuntimeError, match="shapes"), disk_errors(tmp_path):
+        raise RuntimeError("shapes differ")
+
+
+def test_shards_in_bfloat16_sum_their_gradients_in_float32(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    launch = {"processes": 2, "fsdp": True}
+    training = Training.model_validate({"dtype": "bfloat16", "launch": launch})
+    plugin: Any = arguments(training, 0, tmp_path, None, "toy").fsdp_plugin_args
+    policy = plugin["mixed_precision_policy"]
+    assert (policy.param_dtype, policy.reduce_dtype) == (torch.bfloat16, torch.float32)
 
 
 @pytest.mark.parametrize("tool", ["tensorboard", "wandb", "mlflow", "trackio"])
@@ -102,6 +167,14 @@ def test_a_tool_that_is_not_installed_is_said_before_the_model_is_loaded(
     training = EACH_STEP.model_copy(update={"report_to": (tool,)})
     with pytest.raises(ToprError, match=rf"{tool} is not installed; training.report_to"):
         train(mix, start, tmp_path / "out", training, 0)
+
+
+@pytest.mark.parametrize("optimizer", get_args(BitsAndBytes))
+def test_an_optimisers_package_is_looked_for_before_anything_runs(monkeypatch, optimizer):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ToprError, match=rf"bitsandbytes is not .*training.optimizer {optimizer}"):
+        check_packages(Training(optimizer=optimizer))
+    check_packages(Training(optimizer="adamw"))
 
 
 def test_lora_without_peft_is_said_before_the_model_is_loaded(mix, start, tmp_path, monkeypatch):

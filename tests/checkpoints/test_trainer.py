@@ -1,5 +1,6 @@
 import json
 import math
+from typing import Any
 
 import polars as pl
 import pytest
@@ -8,6 +9,7 @@ import torch
 from topr_pipeline.checkpoints import describe, train
 from topr_pipeline.checkpoints.folders import load
 from topr_pipeline.checkpoints.logprobs import completion_logprobs
+from topr_pipeline.checkpoints.selfcheck import prepared
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Training
 from topr_pipeline.tables import MIX, TRAINING_LOG, content_hash
@@ -61,14 +63,15 @@ def test_weights_do_not_depend_on_the_forwards(mix, start, tmp_path, tokens):
 def test_one_step_is_the_optimisers_own_on_the_mean_loss(mix, start, tmp_path):
     training = Training(
         objective="reinforce",
+        optimizer="sgd",  # unlike Adam's, its step tells a mean from a sum
         batch_size=20,
         tokens_per_forward=50,
-        learning_rate=1e-3,
+        learning_rate=0.1,
         max_grad_norm=1e9,
     )
     train(mix, start, tmp_path / "out", training, 0)
     model, _ = load(start, "float32")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     logprob_B = completion_logprobs(
         model, mix["prompt_token_ids"].to_list(), mix["token_ids"].to_list()
     ).logprob_B
@@ -275,6 +278,28 @@ def test_unknown_log_probs_above_the_share_stop_and_below_it_are_told(
     log = train(mix, start, tmp_path / "out", tolerant, 0).log
     assert "their ratio counts as 1" in caplog.text
     assert log["loss"].is_finite().all()
+
+
+PREPARED: dict[str, tuple[Any, str]] = {
+    "no table": (lambda mix: None, "returned a NoneType"),
+    "no column": (lambda mix: mix.drop("advantage"), r"dropped the columns \['advantage'\]"),
+    "no row": (lambda mix: mix.clear(), "left no row of 20"),
+    "NaN": (lambda mix: mix.with_columns(advantage=math.nan), "advantage nan at iteration 1"),
+    "zero": (lambda mix: mix.with_columns(advantage=0.0), "advantages of 0 alone"),
+}
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_what_an_objective_leaves_of_the_mix_is_checked(mix, name):
+    prepare, said = PREPARED[name]
+    with pytest.raises(ToprError, match=rf"training.objective topr: its `prepare` .*{said}"):
+        prepared(prepare, mix, STEADY)
+    assert prepared(lambda mix: mix, mix, STEADY).equals(mix)
+
+
+def test_prompts_of_equal_rewards_leave_grpo_nothing_before_the_model_is_loaded(mix, tmp_path):
+    with pytest.raises(ToprError, match=r"training.objective grpo.*advantages of 0 alone"):
+        train(mix, tmp_path / "no policy", tmp_path / "out", Training(objective="grpo"), 0)
 
 
 def test_an_empty_mix_is_refused_before_the_model_is_loaded(tmp_path):

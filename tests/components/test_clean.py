@@ -67,6 +67,15 @@ def test_states_go_but_for_those_that_a_training_would_go_on_from(tmp_path: Path
     assert gone == sorted({"iter_01/.checkpoint.state", "iter_02/.checkpoint.state"} - set(kept))
 
 
+def test_the_state_of_a_training_on_a_mix_that_was_made_again_stays(tmp_path: Path):
+    make(tmp_path, experiment())
+    (tmp_path / "toy/iter_01/.checkpoint.state/f00d").mkdir(parents=True)
+    manifest = tmp_path / "toy/iter_01/mix.json"
+    said = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**said, "data_version": "another"}))
+    assert [p for p, _ in cleaned(tmp_path, experiment()) if p.endswith(".state")] == []
+
+
 def test_sets_of_an_earlier_configuration_go_and_artifacts_stay(tmp_path: Path):
     make(tmp_path, experiment())
     old = {p.name for p in (tmp_path / "toy/samples").iterdir()}

@@ -89,6 +89,16 @@ WRONG = [
         "    objective: {negative: [1, 0]}",
         "20: training.objective.negative: [1.0, 0.0] must be [lower, upper]",
     ),
+    (
+        "    learning_rate: 5e-7",
+        "    lora: {rank: 4}\n    launch: {processes: 2, fsdp: true}",
+        "training: lora merges into the whole policy in one process: no launch.fsdp",
+    ),
+    (
+        "    learning_rate: 5e-7",
+        "    optimizer: schedule_free_adamw",
+        "20: training.optimizer: Input should be 'adamw', 'adafactor'",
+    ),
 ]
 
 

@@ -2,8 +2,10 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import TrainingArguments
 
 from topr_pipeline.experiment import Training
@@ -45,5 +47,11 @@ def arguments(
         dataloader_pin_memory=False,
         use_cache=True,  # False would be written into the saved config.json
     )
+    plugin: Any = args.fsdp_plugin_args
+    if plugin is not None and training.dtype == "bfloat16":
+        # Of its own, accelerate would sum gradients over processes in bf16.
+        plugin["mixed_precision_policy"] = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
+        )
     args._n_gpu = min(args.n_gpu, 1)  # else the Trainer splits a batch over all GPUs in threads
     return args

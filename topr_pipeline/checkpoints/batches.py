@@ -124,20 +124,19 @@ def forwards(
     A prompt's samples are cut into as few groups as the budget allows, of about equal cost; groups
     fill the forwards, largest first, each into the emptiest one that has room. Units are not cut.
     For several processes the forwards are made smaller until each has equally many, as far as the
-    batch has units for that. Without `shares_prefix` a unit is a group, so that each sample costs
-    P + R (padding, and a pair's second copy of its prompt, are not counted).
+    batch has units for that. Without `shares_prefix` each sample is a row of its own, padded to the
+    forward's longest: it costs their number times that, and rows of like length go together.
     """
     prompts = _units_by_prompt(batch)
-    if not shares_prefix:
-        prompts = [(prompt_ids, [unit]) for prompt_ids, units in prompts for unit in units]
-    cut = _forwards(prompts, token_budget)
+    filled, cost = (_forwards, _tokens) if shares_prefix else (_padded_forwards, _padded_tokens)
+    cut = filled(prompts, token_budget)
     wanted = -(-len(cut) // processes) * processes
     if len(cut) < wanted:
-        share = 1.1 * sum(map(_tokens, cut)) / wanted
-        finer = _forwards(prompts, min(token_budget, int(share)))
+        share = 1.1 * sum(map(cost, cut)) / wanted
+        finer = filled(prompts, min(token_budget, int(share)))
         cut = finer if len(finer) <= wanted else cut
     while len(cut) < wanted and (whole := [f for f in cut if _units(f) > 1]):
-        largest = max(whole, key=_tokens)
+        largest = max(whole, key=cost)
         at = next(i for i, f in enumerate(cut) if f is largest)
         cut[at : at + 1] = _halved(largest)
     return cut
@@ -195,6 +194,20 @@ def _forwards(prompts: list[tuple[tuple[int, ...], Units]], token_budget: int) -
     return filled
 
 
+def _padded_forwards(
+    prompts: list[tuple[tuple[int, ...], Units]], token_budget: int
+) -> list[Forward]:
+    """A unit is a group here; the longest first, so that little is padded."""
+    groups = [Group(prompt_ids, unit) for prompt_ids, units in prompts for unit in units]
+    filled: list[Forward] = []
+    for group in sorted(groups, key=lambda g: -max(s.tokens for s in g.samples)):
+        if filled and _padded_tokens([*filled[-1], group]) <= token_budget:
+            filled[-1].append(group)
+        else:
+            filled.append([group])
+    return filled
+
+
 def _groups(prompt_ids: tuple[int, ...], units: Units, token_budget: int) -> list[Group]:
     """As few groups as the budget allows, of about equal cost."""
     room = max(token_budget - len(prompt_ids), 1)
@@ -235,6 +248,11 @@ def _length(unit: tuple[Sample, ...]) -> int:
 
 def _units(forward: Forward) -> int:
     return len({s.unit for group in forward for s in group.samples})
+
+
+def _padded_tokens(forward: Forward) -> int:
+    samples = [s for group in forward for s in group.samples]
+    return len(samples) * max(s.tokens for s in samples)
 
 
 def _tokens(forward: Forward) -> int:

@@ -14,6 +14,7 @@ from safetensors import safe_open
 
 from topr_pipeline.errors import ToprError
 from topr_pipeline.solutions.tokenize import trusts_remote_code
+from topr_pipeline.tables import disk_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,11 +101,13 @@ def save(
 ) -> None:
     """Write weights, configuration and tokenizer; equal policies give equal bytes.
 
-    `weights` are the model's where its own are spread over processes.
+    `weights` are the model's where its own are spread over processes. Raises ToprError for a full
+    disk.
     """
     _hide_bars()
-    model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
-    tokenizer.save_pretrained(folder)
+    with disk_errors(folder):
+        model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+        tokenizer.save_pretrained(folder)
 
 
 def _hide_bars() -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dagster_pipes import PipesContext, open_dagster_pipes
 
@@ -21,6 +21,9 @@ from topr_pipeline.checkpoints.jobs import Job, TrainJob, processes_of, read_job
 from topr_pipeline.errors import ToprError
 from topr_pipeline.progress import Progress, quiet
 from topr_pipeline.tables import MIX, TIMED, TRAINING_LOG
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 EVERY = 0.5
 """Seconds between looks at the parent."""
@@ -86,10 +89,15 @@ def main(file: str, parent: str) -> int:
 
 
 def _silent(job: Job) -> int:
+    """The job in a process that only helps: its own error is told where the first one has none."""
+    from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
     try:
         perform(job)
-    except ToprError:
+    except ToprError as error:
+        get_error_handler().record_exception(error)
         time.sleep(HOLD)
+        sys.stderr.write(f"{error}\n")
         return 1
     _leave()
     return 0
@@ -117,9 +125,36 @@ def _torchrun(file: str, processes: int) -> int:
     try:
         run.main([*arguments, "topr_pipeline.checkpoints.job", file, str(os.getpid())])
     except ChildFailedError as error:
-        _, failure = error.get_first_failure()
+        failure = first(error.failures)
+        sys.stderr.write(f"{_last_words(failure)}\n")
         return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
     return 0
+
+
+def first(failures: "Mapping[int, ProcessFailure]") -> "ProcessFailure":
+    """The failure that the others followed from.
+
+    One that died without a word, since those that lose it have an exception to record; else the
+    earliest record. Who was told to end (SIGTERM) followed.
+    """
+
+    def order(failure: "ProcessFailure") -> tuple[int, float]:
+        record = Path(failure.error_file)
+        if record.is_file():
+            return 1, record.stat().st_mtime_ns
+        return (2 if failure.exitcode == -signal.SIGTERM else 0), 0
+
+    return min(failures.values(), key=order)
+
+
+def _last_words(failure: "ProcessFailure") -> str:
+    """What a failed process recorded: the traceback of its exception, or a ToprError's message."""
+    said: Any = failure.message
+    if isinstance(said, Mapping):
+        named, _, message = str(said["message"]).partition(": ")
+        said = message if named == ToprError.__name__ else said["extraInfo"]["py_callstack"]
+        return str(said).strip()
+    return f"process {failure.local_rank} of the job ended first, without an exception of its own"
 
 
 def _reporting(pipes: PipesContext) -> Progress:
@@ -149,5 +184,12 @@ def _logged(pipes: PipesContext) -> Generator[None]:
         logger.removeHandler(handler)
 
 
+def _recorded(*arguments: str) -> int | None:
+    """`main`; of several processes, each records the exception that ends it."""
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    return record(main)(*arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit((_recorded if "RANK" in os.environ else main)(*sys.argv[1:]))

@@ -182,7 +182,8 @@ def _end(process: subprocess.Popen) -> None:
 def _death(job: Job, code: int, stderr: Path) -> ToprError:
     count = processes_of(job)
     who = "its process" if count == 1 else f"one of its {count} processes"
-    number = -code if code < 0 else code - 128 if code > 128 else 0
+    number = -code if code < 0 else code - 128
+    number = number if number in set(signal.Signals) else 0  # 255 is no signal's
     if number == signal.SIGKILL:
         how = "was killed by signal 9 (SIGKILL), most likely for lack of memory (OOM)"
     elif number:

@@ -9,14 +9,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def add_lora(model: "PreTrainedModel", training: Training) -> Any:
+def add_lora(model: "PreTrainedModel", training: Training, seed: int) -> Any:
     """Freeze the weights and add trainable updates of them; what `merge` wants, None without any.
 
-    The model stays of its own class. Raises ToprError for layers that it has not.
+    Their first values come from `seed`. The model stays of its own class. Raises ToprError for
+    layers that it has not.
     """
     if training.lora is None:
         return None
     from peft import LoraConfig, LoraModel
+    from transformers import set_seed
 
     config = LoraConfig(
         r=training.lora.rank,
@@ -25,6 +27,7 @@ def add_lora(model: "PreTrainedModel", training: Training) -> Any:
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
+    set_seed(seed)
     try:
         return LoraModel(model, config, "default")
     except ValueError as error:

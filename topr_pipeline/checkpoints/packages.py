@@ -1,9 +1,11 @@
 """Packages that some keys of `training` want besides those that are always there."""
 
 import importlib.util
+from typing import get_args
 
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Training
+from topr_pipeline.training import BitsAndBytes
 
 
 def check_packages(training: Training) -> None:
@@ -12,6 +14,12 @@ def check_packages(training: Training) -> None:
         raise ToprError(
             "peft is not installed; training.lora wants it: `pip install topr_pipeline[lora]`, "
             "or leave training.lora out to train all weights"
+        )
+    bitsandbytes = get_args(BitsAndBytes)
+    if training.optimizer in bitsandbytes and importlib.util.find_spec("bitsandbytes") is None:
+        raise ToprError(
+            f"bitsandbytes is not installed; training.optimizer {training.optimizer} wants it: "
+            "`pip install bitsandbytes`, or take adamw or adafactor"
         )
     for tool in training.report_to:
         if importlib.util.find_spec(tool) is None:

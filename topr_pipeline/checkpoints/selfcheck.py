@@ -1,6 +1,7 @@
 """What is verified before a weight changes: the mix, and that its log mu are the policy's own."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,35 @@ def check_mix(mix: pl.DataFrame, reads_behaviour: bool, max_missing: float) -> N
             )
     if reads_behaviour:
         _check_missing(mix, max_missing)
+
+
+def prepared(
+    prepare: Callable[[pl.DataFrame], pl.DataFrame], mix: pl.DataFrame, training: Training
+) -> pl.DataFrame:
+    """The mix as the objective prepares it (`Objective.prepare`).
+
+    Raises ToprError for one that cannot be trained on: no table, without a column of the mix,
+    without rows, with a row that `check_mix` refuses, or without any advantage that is not 0.
+    """
+    found = prepare(mix)
+    named = f"training.objective {training.objective}: its `prepare`"
+    accepted = "accepted: the mix's columns, finite advantages, some not 0"
+    if not isinstance(found, pl.DataFrame):
+        raise ToprError(f"{named} returned a {type(found).__name__}; {accepted}")
+    if missing := [name for name in mix.columns if name not in found.columns]:
+        raise ToprError(f"{named} dropped the columns {missing}; {accepted}")
+    if found.is_empty():
+        raise ToprError(f"{named} left no row of {mix.height}; {accepted}")
+    try:
+        check_mix(found, reads_behaviour=False, max_missing=1.0)
+    except ToprError as error:
+        raise ToprError(f"{named} left what cannot be trained on: {error}") from error
+    if mix["advantage"].ne(0).any() and not found["advantage"].ne(0).any():
+        raise ToprError(
+            f"{named} left advantages of 0 alone, so there is nothing to learn; {accepted}. grpo "
+            "wants prompts of which some samples are right and others wrong: keep both in mix.steps"
+        )
+    return found
 
 
 def _check_missing(mix: pl.DataFrame, max_missing: float) -> None:

@@ -5,7 +5,7 @@ with the position ids that each would have alone, so a forward computes P + sum(
 sum(P + R), and holds no padding. `prefix_attention` sees to who attends to whom.
 """
 
-import warnings
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,6 +20,7 @@ from topr_pipeline.checkpoints.logprobs import (
     pretrained,
 )
 from topr_pipeline.checkpoints.prefix_attention import NAME, Layout, NotShareable
+from topr_pipeline.checkpoints.processes import everyones
 
 FULL, HALF = 1e-4, 0.05
 """Mean difference of log-probs per token that passes for rounding, in fp32 and in half precision:
@@ -49,13 +50,17 @@ class GroupLogprobs:
         return _plain(model, groups)
 
     def verify(self, model: nn.Module, groups: Sequence[Group]) -> None:
-        """Compare both ways on a few short rows, once; `shares_prefix` is then what holds."""
+        """Compare both ways on a few short rows, once; `shares_prefix` is then what holds.
+
+        In all processes together: what one of them cannot share, none shares.
+        """
         if self.verified:
             return
         self.verified = True
         inner = pretrained(model)
         before = inner.config._attn_implementation or "eager"
-        reason = _difference(model, [_shortened(groups[0], 48), _shortened(groups[-1], 32)])
+        own = _difference(model, [_shortened(groups[0], 48), _shortened(groups[-1], 32)])
+        reason = next(filter(None, everyones(own)), None)
         if reason:
             self.shares_prefix = False
             inner.set_attn_implementation(before)
@@ -80,10 +85,10 @@ class GroupLogprobs:
 
     def _warn(self, reason: str) -> None:
         if not self._warned:
-            warnings.warn(
-                f"{reason}. Log-probs are computed with a copy of the prompt per sample: the same "
+            logging.getLogger(__name__).warning(
+                "%s. Log-probs are computed with a copy of the prompt per sample: the same "
                 "numbers, more slowly",
-                stacklevel=3,
+                reason,
             )
         self._warned = True
 
@@ -171,6 +176,8 @@ def _difference(model: nn.Module, groups: Sequence[Group]) -> str | None:
         packed, layout = _packed(model, groups)
     except NotShareable as error:
         return str(error)
+    except torch.OutOfMemoryError:
+        raise  # says nothing about the architecture
     except (TypeError, ValueError, KeyError, RuntimeError) as error:
         return f"its forward refuses a packed row ({error})"
     off = float((plain.logprobs_BT - packed.logprobs_BT).abs().sum() / plain.mask_BT.sum())

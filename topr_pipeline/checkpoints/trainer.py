@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 import torch
 from torch import nn
-from transformers import PreTrainedModel, Trainer
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer_callback import PrinterCallback
 
@@ -33,13 +33,14 @@ from topr_pipeline.checkpoints.objective import Objective, make_objective
 from topr_pipeline.checkpoints.packages import check_packages
 from topr_pipeline.checkpoints.processes import gathered, is_first, rank, together, world
 from topr_pipeline.checkpoints.recorder import Recorder
-from topr_pipeline.checkpoints.selfcheck import check_mix, recomputed
+from topr_pipeline.checkpoints.selfcheck import check_mix, prepared, recomputed
 from topr_pipeline.checkpoints.shared_prefix import GroupLogprobs
 from topr_pipeline.checkpoints.states import (
     check_room,
     complete,
     keeps_states,
     newest,
+    remove_others,
     state_folder,
     writing,
 )
@@ -82,41 +83,78 @@ def train(
     """
     mix = MIX.conform(mix)
     objective = make_objective(training.objective)
-    check_mix(mix, objective.reads_behaviour, training.max_missing_logprobs)
-    check_packages(training)
-    check_room(folder, state, describe(start)["parameters"], training)
-    states = None
-    if state is not None and keeps_states(training):
-        states = state_folder(state, mix, start, training, seed)
+    _check(mix, start, folder, objective, training, state)
+    keeps = state is not None and keeps_states(training)
+    states = state_folder(state, mix, start, training, seed) if state and keeps else None
     with tempfile.TemporaryDirectory() as scratch:
         output = Path(scratch) if states is None else writing(states)
         args = arguments(training, seed, output, logs, name)
-        together()
+        _start_alone(states)
         model, tokenizer = load(start, "float32")
         logprobs_of = GroupLogprobs()
         if training.recompute_behaviour:
             mix = recomputed(mix, nn.Module.to(model, args.device), logprobs_of, training)
-        adapters = add_lora(model, training)
-        trainer = _Trainer(
-            states=states,
-            recorder=Recorder(
-                mix, training, objective.reads_behaviour, states is not None, progress
-            ),
-            tokens=training.tokens_per_forward,
-            model=_Step(model, objective, logprobs_of, training.gradient_checkpointing),
-            args=args,
-            train_dataset=_Steps(samples_of(objective.prepare(mix)), training, seed),
-            data_collator=_only,
-        )
-        trainer.remove_callback(PrinterCallback)
-        resumed = newest(states) if states is not None else None
-        trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+        adapters = add_lora(model, training, seed)
+        step = _Step(model, objective, logprobs_of, training.gradient_checkpointing)
+        trainer = _trainer(mix, step, training, seed, args, states, progress)
+        trainer.go_on()
+    _save(trainer, adapters, model, tokenizer, folder)
+    return trainer.recorder.trained(trainer.state)
+
+
+def _start_alone(states: Path | None) -> None:
+    """Remove other trainings' states, once all processes have counted them as room."""
+    together()
+    if states is not None and is_first():
+        remove_others(states)
+
+
+def _save(trainer: "_Trainer", adapters: Any, model: Any, tokenizer: Any, folder: Path) -> None:
     weights = trainer.whole_weights()
     if is_first():
         merge(adapters)
         save(model, tokenizer, folder, weights)
     together()
-    return trainer.recorder.trained(trainer.state)
+
+
+def _check(
+    mix: pl.DataFrame,
+    start: Path,
+    folder: Path,
+    objective: Objective,
+    training: Training,
+    state: Path | None,
+) -> None:
+    """Raise ToprError for what can be known before the model is loaded."""
+    check_mix(mix, objective.reads_behaviour, training.max_missing_logprobs)
+    prepared(objective.prepare, mix, training)
+    check_packages(training)
+    check_room(folder, state, describe(start)["parameters"], training)
+
+
+def _trainer(
+    mix: pl.DataFrame,
+    step: "_Step",
+    training: Training,
+    seed: int,
+    args: TrainingArguments,
+    states: Path | None,
+    progress: Progress,
+) -> "_Trainer":
+    """The Trainer over the mix as the step's objective prepares it."""
+    reads_behaviour = step.objective.reads_behaviour
+    samples = samples_of(prepared(step.objective.prepare, mix, training))
+    trainer = _Trainer(
+        states=states,
+        recorder=Recorder(mix, training, reads_behaviour, states is not None, progress),
+        tokens=training.tokens_per_forward,
+        model=step,
+        args=args,
+        train_dataset=_Steps(samples, training, seed),
+        data_collator=_only,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 class _Step(nn.Module):
@@ -173,6 +211,11 @@ class _Trainer(Trainer):
     def __init__(self, states: Path | None, recorder: Recorder, tokens: int, **kwargs: Any):
         super().__init__(callbacks=[recorder], **kwargs)
         self.states, self.recorder, self.tokens = states, recorder, tokens
+
+    def go_on(self) -> None:
+        """Train, from the newest state where there is one."""
+        resumed = newest(self.states) if self.states is not None else None
+        self.train(resume_from_checkpoint=None if resumed is None else str(resumed))
 
     def get_train_dataloader(self) -> Any:
         """Not sharded by accelerate: an item knows its process."""

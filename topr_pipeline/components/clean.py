@@ -55,15 +55,20 @@ def _old_sets(
 def _old_states(name: str, nodes: Mapping[str, Node], data: Path) -> list[Leftover]:
     """States of trainings, but for those that an artifact still to be made would go on from."""
     unmade = [n for n in nodes.values() if n.stage in ("base_policy", "checkpoint")]
-    unmade = [n for n in unmade if not _made(n, data)]
+    unmade = [n for n in unmade if not _made(n, nodes, data)]
     used = {state_path(node, data) for node in unmade}
     found = sorted(p for p in (data / name).rglob(f".*{STATE}") if p not in used)
     return [Leftover(p, "state of a training that nothing goes on from", _size(p)) for p in found]
 
 
-def _made(node: Node, data: Path) -> bool:
+def _made(node: Node, nodes: Mapping[str, Node], data: Path) -> bool:
+    """Whether its artifact is there, from the code and the inputs of now."""
     manifest = read_manifest(node.manifest_path(data))
-    return manifest is not None and manifest.code == node.code
+    if manifest is None or not node.path(data).exists():
+        return False
+    of_parents = {key: read_manifest(nodes[key].manifest_path(data)) for key in node.parents}
+    inputs = {key: parent and parent.data_version for key, parent in of_parents.items()}
+    return manifest.code == node.code and dict(manifest.inputs) == inputs
 
 
 def _temporaries(folder: Path) -> list[Leftover]:

@@ -36,7 +36,7 @@ STAGE_VERSIONS: Mapping[str, str] = {
     "solutions": "2",
     "rewards": "1",
     "mix": "1",
-    "checkpoint": "2",
+    "checkpoint": "3",
     "eval_scores": "2",
     "report": "1",
 }
