@@ -189,7 +189,8 @@ def test_two_processes_train_as_one(job: TrainJob, tmp_path: Path, launch: dict[
     training = {"objective": "topr", "batch_size": 8, "epochs": 1, "tokens_per_forward": 1}
     job = with_training(job, **training, launch={"processes": 2, **launch})
     run_job(job)
-    one = train(MIX.read(job.mix), job.start, tmp_path / "one", job.training, job.seed)
+    alone = with_training(job, launch={}).training
+    one = train(MIX.read(job.mix), job.start, tmp_path / "one", alone, job.seed)
     log = TRAINING_LOG.read(job.folder / TIMED)
     for column in set(log.columns) - set(TIMINGS):
         assert log[column].to_list() == pytest.approx(

@@ -82,7 +82,9 @@ def test_the_trained_policy_sees_the_whole_mix(toy: Toy, monkeypatch):  # noqa: 
     seen: list[pl.DataFrame] = []
     train = toy.models.train
     monkeypatch.setattr(
-        toy.models, "train", lambda mix, *a, **k: (seen.append(mix), train(mix, *a, **k))[1]
+        toy.models,
+        "train",
+        lambda job, *a: (seen.append(pl.read_parquet(job.mix)), train(job, *a))[1],
     )
     toy.run(mix=REPLAY)
     assert [frame["iteration"].max() for frame in seen] == [1, 2]
