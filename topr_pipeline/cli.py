@@ -172,7 +172,7 @@ def verify(
         Path | None, typer.Option(help="Default: FILE with .verified before its ending.")
     ] = None,
 ) -> None:
-    """Grade the completions in a file: its columns, and answer, outcome and reward."""
+    """Grade the completions in a file: its columns, and answer, outcome, reward, detail."""
     from pydantic import ValidationError
 
     from topr_pipeline.experiment import Rewards

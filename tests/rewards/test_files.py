@@ -24,12 +24,12 @@ def read(path):
 
 @pytest.mark.parametrize("suffix", WRITE)
 @pytest.mark.parametrize("to", WRITE)
-def test_every_input_column_is_kept_and_three_added(tmp_path, suffix, to):
+def test_every_input_column_is_kept_and_four_added(tmp_path, suffix, to):
     path, output = tmp_path / f"in{suffix}", tmp_path / f"out{to}"
     getattr(ROWS, WRITE[suffix])(path)
     result = verify_file(path, Rewards(), output=output)
     found = read(output)
-    assert found.columns == [*ROWS.columns, "answer", "outcome", "reward"]
+    assert found.columns == [*ROWS.columns, "answer", "outcome", "reward", "detail"]
     assert found.select(ROWS.columns).equals(ROWS)
     assert found["outcome"].to_list() == ["correct", "incorrect", "invalid", "invalid"]
     assert [float(r) for r in found["reward"]] == [1.0, -1.0, -1.0, -1.0]
@@ -103,3 +103,20 @@ def test_an_answer_column_of_the_file_is_kept(tmp_path):
     found = read(tmp_path / "in.verified.parquet")
     assert found["answer"].to_list() == ["#### 5"]
     assert found.select("verified_answer", "outcome").rows() == [("5", "correct")]
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_any_grading(tmp_path, monkeypatch):
+    path = tmp_path / "in.jsonl"
+    ROWS.write_ndjson(path)
+    monkeypatch.setattr("topr_pipeline.rewards.grading.grade", None)  # not called
+    (tmp_path / "file").touch()
+    with pytest.raises(ToprError, match=r"--output .*out.jsonl cannot be written"):
+        verify_file(path, Rewards(), output=tmp_path / "file" / "out.jsonl")
+
+
+def test_what_cannot_be_verified_says_why(tmp_path):
+    path = tmp_path / "in.jsonl"
+    pl.DataFrame({"completion": ["The answer is 5"], "gold": ["no number"]}).write_ndjson(path)
+    verify_file(path, Rewards())
+    (row,) = read(tmp_path / "in.verified.jsonl").rows(named=True)
+    assert (row["outcome"], row["detail"]) == ("unverifiable", "the gold cannot be read")

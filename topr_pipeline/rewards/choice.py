@@ -12,6 +12,7 @@ _DRESS = r"[\s*_`$:({\[\"']"
 _STATED = re.compile(
     rf"\b(?:answer|(?:option|choice)(?=\s(?:is|would|must|should)\b|\s?:))\b"
     rf"(?:\s(?:is|would\sbe|must\sbe|should\sbe)\b)?{_DRESS}{{0,24}}"
+    rf"(?:not\s{_DRESS}{{0,6}}[A-J][)*]{{0,3}},?\s(?:but|it\sis|it's|rather|instead)\s{_DRESS}{{0,6}})?"
     rf"(?:(?:option|choice)\s{_DRESS}{{0,6}})?([A-Ja-j])(?![\w'])"
     rf"|\b(?:option|choice)\s{_DRESS}{{0,6}}([A-J])[)*]{{0,3}}\s(?=is\s(?:the\s)?(?:correct|right|answer))",
     re.IGNORECASE,

@@ -1,5 +1,6 @@
 """`topr verify`: grade the completions in a file, outside any experiment."""
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from topr_pipeline.rewards import grading, report
 from topr_pipeline.rewards.grading import VerifyReport
 from topr_pipeline.rewards.report import Summary
 
-ADDED = ("answer", "outcome", "reward")
+ADDED = ("answer", "outcome", "reward", "detail")
 FORMATS = (".jsonl", ".csv", ".parquet")
 
 
@@ -35,7 +36,7 @@ def verify_file(
     cache: Path | None = None,
     progress: Progress = quiet,
 ) -> FileSummary:
-    """Grade `path` (JSONL, CSV or Parquet) and write it with the columns answer, outcome, reward.
+    """Grade `path` (JSONL, CSV or Parquet) and write it with the columns of `ADDED`.
 
     Every input column is kept, and the order of the rows; an added column whose name the file has
     already is called `verified_...`. `output` is by default the input's name
@@ -47,6 +48,7 @@ def verify_file(
     for file in (path, output):
         _format(file)
     frame = _read(path)
+    _check_writable(output)
     _check_columns(frame, path, completion, gold)
     reason = pl.col("finish_reason") if "finish_reason" in frame.columns else pl.lit(None)
     rows = frame.select(
@@ -85,6 +87,18 @@ def _check_columns(frame: pl.DataFrame, path: Path, completion: str, gold: str) 
 def _names(frame: pl.DataFrame) -> dict[str, str]:
     """What the added columns are called: `verified_answer` if the file has an `answer` already."""
     return {c: f"verified_{c}" if c in frame.columns else c for c in ADDED}
+
+
+def _check_writable(output: Path) -> None:
+    """Before hours of grading: a folder that takes the output."""
+    try:
+        output.absolute().parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output.absolute().parent):
+            pass
+    except OSError as error:
+        raise ToprError(
+            f"--output {output} cannot be written: {error.strerror or error}"
+        ) from error
 
 
 def _format(path: Path) -> str:

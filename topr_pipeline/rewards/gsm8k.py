@@ -19,14 +19,17 @@ _DRESS = re.compile(
 _FRACTION = re.compile(r"\\[dt]?frac\s?\{([^{}]{1,40})\}\s?\{([^{}]{1,40})\}")
 _SHORT_FRACTION = re.compile(r"\\[dt]?frac\s?(?:\{(\d{1,40})\}|(\d0?(?=\d)|\d))\s?(\d)(?!\d)")
 _LINE_END = re.compile(r"\n|<\||</?[a-z]")
+_POWER = re.compile(r"(?<=\d)\s?\*\*\s?(?=\d)")
 _DOLLARS = re.compile(r"\$(?:\s?\$)+")
 _SIGNS = {"\\times": "×", "\\cdot": "×", "\\div": "÷", "\\pi": "π", "\\pm": "±", "\\sqrt": "√"}
 _BEFORE = re.compile(
-    r"(?:[√<>≤≥±]|\bthan|\bat (?:least|most)|\bup to|\bover|\bunder|\bbelow|\babove)[\s$({]{0,3}$"
+    r"(?:[√<>≤≥±]|\b(?:half|third|fourth|quarter|fifth|sixth|eighth|tenth)s?(?: of)?"
+    r"|\b(?:twice|thrice|doubled?|tripled?)|\bthan|\bat (?:least|most)|\bup to|\bover|\bunder"
+    r"|\bbelow|\babove)[\s$({]{0,3}$"
 )
 _INSTEAD = re.compile(r"\b(?:it is|it's|it was|but|rather|instead)\b", re.IGNORECASE)
 _OPERATOR = re.compile(
-    r"\s*(?:[+*^×÷=<>π√±~&]|;\s?\$?\d|/(?!\s?[a-z]{2})|e\d|-\s?\d|:\d|[xX]\s?\d|[xyzn]\b|\.\d"
+    r"\s*(?:[+*^×÷=<>π√±~&]|['′]\s?\d|;\s?\$?\d|/(?!\s?[a-z]{2})|e\d|-\s?\d|:\d|[xX]\s?\d|[xyzn]\b|\.\d"
     r"|(?:of|times|minus|plus|(?:more|less|fewer|greater) than|(?:divided|multiplied) by)"
     r" \$?[\d(])",
     re.IGNORECASE,
@@ -39,6 +42,7 @@ _HEDGE = re.compile(
     r"|\s?(?:feet|foot|ft|hours?|hrs?|pounds?|lbs?|dollars?|minutes?|days?|weeks?|years?)\s\d",
     re.IGNORECASE,
 )
+_TAKEN_BACK = re.compile(r"\s?\?+\s*(?:no|nope|wait|actually|hmm+)\b[\s,.:!-]*", re.IGNORECASE)
 _SIGN_WORD = re.compile(r"^[\s$]*(?:minus|negative)\s+(?=\$?\d)", re.IGNORECASE)
 _AND_FRACTION = re.compile(r"(?<=\d)\s+and\s+(?=\d+/\d)")
 
@@ -70,7 +74,7 @@ def _stated(line: str) -> str | None:
         line = _FRACTION.sub(r" \1/\2", line)
         for command, sign in _SIGNS.items():
             line = line.replace(command, sign)
-        line = _DRESS.sub("", line)
+        line = _DRESS.sub("", _POWER.sub("^", line))
     line = _SIGN_WORD.sub("-", _AND_FRACTION.sub(" ", _DOLLARS.sub("$", line)))
     start = 0
     if line[:4].lower() == "not ":
@@ -83,8 +87,10 @@ def _stated(line: str) -> str | None:
 
 def _number(line: str, start: int) -> str | None:
     span = numbers.find(line, start)
-    if span is None or _BEFORE.search(line, max(span[0] - 12, 0), span[0]):
+    if span is None or _BEFORE.search(line, max(span[0] - 20, 0), span[0]):
         return None
+    if taken_back := _TAKEN_BACK.match(line, span[1]):
+        return _number(line, taken_back.end())
     if _OPERATOR.match(line, span[1]) or _UP_TO_EQUALS.match(line, span[1]):
         equals = line.rfind("=", span[1])
         if equals < 0:

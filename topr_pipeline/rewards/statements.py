@@ -16,6 +16,9 @@ _NEXT_QUESTION = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _BRACES = re.compile(r"\\boxed\s*\{|\\fbox\s*\{|\\[\s\S]|[{}]")
+_DENIED = re.compile(
+    r"(?:\bnot|n't|\bcannot)(?:\s(?:be|equal(?:\sto)?))?[\s$*:(\[\\]{0,6}$", re.IGNORECASE
+)
 _TAGS = re.compile(r"<(/?)answer>", re.IGNORECASE)
 
 
@@ -71,7 +74,10 @@ def asked(statements: Iterable[Statement], text: str) -> list[Statement]:
 
 
 def boxes(text: str) -> Iterator[Statement]:
-    """The outermost closed, non-empty `\\boxed{}` in order of their beginning."""
+    """The outermost closed, non-empty `\\boxed{}` in order of their beginning.
+
+    One that is denied ("it cannot be \\boxed{6}") states nothing.
+    """
     starts = [at for at in (text.find("\\boxed"), text.find("\\fbox")) if at >= 0]
     if not starts:
         return
@@ -89,7 +95,7 @@ def boxes(text: str) -> Iterator[Statement]:
                 closed.pop()
             closed.append((start, inner, match.start()))
     for start, inner, end in closed:
-        if text[inner:end].strip():
+        if text[inner:end].strip() and not _DENIED.search(text[max(start - 24, 0) : start]):
             yield Statement(text[inner:end], start, end + 1)
 
 
