@@ -11,7 +11,7 @@ from topr_pipeline.checkpoints.sources import absolute
 from topr_pipeline.experiment import GgufPolicy, Sampling
 from topr_pipeline.progress import quiet
 from topr_pipeline.solutions import Asked, make_engine, sample
-from topr_pipeline.tables import SOLUTIONS
+from topr_pipeline.tables import PROMPTS, SOLUTIONS
 
 pytestmark = pytest.mark.vllm
 
@@ -31,7 +31,8 @@ SAMPLING = Sampling.model_validate(
 def test_solutions_of_a_real_model_carry_its_own_log_probs(tmp_path: Path):
     policy, table = tmp_path / "policy", tmp_path / "solutions.parquet"
     prepare_base_policy(absolute(GgufPolicy(source="gguf", path=MODEL), tmp_path), policy, 0, quiet)
-    prompts = pl.DataFrame({"prompt_id": ["a", "b", "c"], "prompt": QUESTIONS})
+    asked_for = {"prompt_id": ["a", "b", "c"], "prompt": QUESTIONS}
+    prompts = pl.DataFrame({**dict.fromkeys(PROMPTS.columns, ""), **asked_for})
     asked = Asked(prompts, SAMPLING, policy, "policy", tmp_path / "store", 0)
     sampled = sample(asked, make_engine("vllm"), table, quiet)
 

@@ -29,8 +29,6 @@ ENVIRONMENT = {
 CPU_MEMORY = 0.4
 """Share of a NUMA node's memory on CPUs: training and others need some, vLLM would take 0.92."""
 
-FEW_CORES = 2
-
 SEEDS = 2**32
 """numpy takes seeds below this."""
 
@@ -59,7 +57,7 @@ class VllmEngine:
         longest = sampling.vllm.max_model_len
         if longest is not None:
             self.text.context = min(longest, self.text.context or longest)
-        for name, value in _environment().items():
+        for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         import vllm  # pyrefly: ignore
 
@@ -98,12 +96,6 @@ class VllmEngine:
         if self.llm is not None:
             self.llm.llm_engine.engine_core.shutdown()
             self.llm = None
-
-
-def _environment() -> dict[str, str]:
-    few = (os.cpu_count() or 1) <= FEW_CORES
-    # its workers leave a core to the scheduler, here half of what there is
-    return {**ENVIRONMENT, **({"VLLM_CPU_OMP_THREADS_BIND": "nobind"} if few else {})}
 
 
 def _llm_arguments(policy: Path, sampling: Sampling, text: PolicyText) -> dict[str, Any]:
