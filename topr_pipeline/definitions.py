@@ -6,12 +6,13 @@ import warnings
 from pathlib import Path
 
 import dagster as dg
-from dagster import BetaWarning
+from dagster import BetaWarning, PreviewWarning
 
 from topr_pipeline.components.models import RealModels
 
 # Dagster warns of its own use of a beta class, once per asset.
-warnings.filterwarnings("ignore", category=BetaWarning, module="dagster")
+for category in (BetaWarning, PreviewWarning):
+    warnings.filterwarnings("ignore", category=category, module="dagster")
 
 
 def project_root() -> Path:
