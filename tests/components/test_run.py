@@ -303,7 +303,7 @@ def test_verify_grades_a_file_and_keeps_its_columns(project: Project):
     result = project.topr("verify", str(file), *options)
     assert result.exit_code == 0, result.output
     graded = pl.read_csv(project.root / "answers.verified.csv")
-    assert graded.columns == ["id", "answer_text", "right", "answer", "outcome", "reward"]
+    assert graded.columns == ["id", "answer_text", "right", "answer", "outcome", "reward", "detail"]
     assert graded["outcome"].to_list() == ["correct", "incorrect"]
 
 

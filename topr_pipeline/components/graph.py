@@ -34,7 +34,7 @@ STAGE_VERSIONS: Mapping[str, str] = {
     "eval_prompts": "1",
     "base_policy": "2",
     "solutions": "2",
-    "rewards": "1",
+    "rewards": "2",
     "mix": "1",
     "checkpoint": "3",
     "eval_scores": "2",
