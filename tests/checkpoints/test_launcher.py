@@ -22,6 +22,7 @@ from topr_pipeline.checkpoints.jobs import BasePolicyJob, TrainJob, read_job, wr
 from topr_pipeline.checkpoints.launcher import _death, run_job
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Bounds, TinyPolicy, Training
+from topr_pipeline.progress import Progress
 from topr_pipeline.tables import MIX, TIMED, TRAINING_LOG, content_hash
 
 pytestmark = pytest.mark.slow
@@ -143,15 +144,18 @@ def test_warnings_of_the_process_are_warnings_here(job: TrainJob, caplog):
     assert job.state is not None and not job.state.exists()
 
 
-def test_an_interrupted_job_ends(job: TrainJob, deaths: Path):
-    plan(deaths, calls={2: "sleep"})
-
-    def interrupt(done: int, total: int, **_: float) -> None:
-        if done == 1:
+def interrupt_at(step: int) -> Progress:
+    def progress(done: int, total: int, **_: float) -> None:
+        if done == step:
             raise KeyboardInterrupt
 
+    return progress
+
+
+def test_an_interrupted_job_ends(job: TrainJob, deaths: Path):
+    plan(deaths, calls={2: "sleep"})
     with pytest.raises(KeyboardInterrupt):
-        run_job(job, interrupt)
+        run_job(job, interrupt_at(1))
     (pid,) = {int(pid) for pid in (deaths / "calls").read_text().split()}
     assert gone(pid)
 
@@ -183,13 +187,18 @@ def test_a_job_ends_when_its_parent_is_killed(
     wait_until(lambda: all(gone(child.pid) for child in children))
 
 
-@pytest.mark.parametrize("launch", [{}, {"fsdp": True}], ids=["data parallel", "fsdp"])
-def test_two_processes_train_as_one(job: TrainJob, tmp_path: Path, launch: dict[str, bool]):
+@pytest.mark.parametrize("fsdp", [False, True], ids=["data parallel", "fsdp"])
+def test_two_processes_train_as_one(job: TrainJob, deaths: Path, tmp_path: Path, fsdp: bool):
     """The last step has fewer samples than the others; forwards are of one unit here."""
     training = {"objective": "topr", "batch_size": 8, "epochs": 1, "tokens_per_forward": 1}
-    job = with_training(job, **training, launch={"processes": 2, **launch})
+    alone = with_training(job, **training).training
+    job = with_training(job, **training, launch={"processes": 2, "fsdp": fsdp})
+    if fsdp:  # and it goes on from a state
+        job = with_training(job, objective="python: sharded_on_cpu:objective")
+        with pytest.raises(KeyboardInterrupt):
+            run_job(job, interrupt_at(2))
+        assert list(tmp_path.glob("state/*/checkpoint-*/*fsdp*"))
     run_job(job)
-    alone = with_training(job, launch={}).training
     one = train(MIX.read(job.mix), job.start, tmp_path / "one", alone, job.seed)
     log = TRAINING_LOG.read(job.folder / TIMED)
     for column in set(log.columns) - set(TIMINGS):
@@ -199,6 +208,12 @@ def test_two_processes_train_as_one(job: TrainJob, tmp_path: Path, launch: dict[
     expected = load(tmp_path / "one", "float32")[0].state_dict()
     for name, tensor in load(job.folder, "float32")[0].state_dict().items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_shards_are_refused_where_there_is_no_gpu(job: TrainJob):
+    sharded = with_training(job, objective="topr", launch={"processes": 2, "fsdp": True})
+    with pytest.raises(ToprError, match="accelerate shards over GPUs alone"):
+        run_job(sharded)
 
 
 def test_of_two_processes_the_one_that_is_killed_is_told(job: TrainJob, deaths: Path):

@@ -45,6 +45,7 @@ from topr_pipeline.checkpoints.states import (
     writing,
 )
 from topr_pipeline.checkpoints.trained import Trained
+from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Training
 from topr_pipeline.progress import Progress, quiet
 from topr_pipeline.tables import MIX, disk_errors, remove
@@ -153,6 +154,11 @@ def _trainer(
         train_dataset=_Steps(samples, training, seed),
         data_collator=_only,
     )
+    if training.launch.fsdp and not trainer.is_fsdp_enabled:
+        raise ToprError(
+            "training.launch.fsdp: true, but accelerate shards over GPUs alone and there are none "
+            "here; without fsdp each process holds all weights"
+        )
     trainer.remove_callback(PrinterCallback)
     return trainer
 
