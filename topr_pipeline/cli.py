@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -180,6 +181,8 @@ def verify(
     from topr_pipeline.rewards import verify_file
 
     with _user_errors():
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)  # for a function of the user's own; workers inherit it
         try:
             rewards = Rewards(verifier=verifier)
         except ValidationError as error:
@@ -189,6 +192,8 @@ def verify(
         with Shown(file.name, "rows", out.print) as progress:
             graded = verify_file(file, rewards, completion, gold, output, progress=progress)
         show_verified(graded)
+        if graded.reason:
+            out.print(f"First unverifiable {escape(graded.reason)}", soft_wrap=True)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """Text that has to be the same: the stated answer, or else the whole completion."""
 
 import re
+import unicodedata
 
 from topr_pipeline.rewards import statements
 from topr_pipeline.rewards.statements import Statement
@@ -31,5 +32,10 @@ def stated(completion: str) -> str | None:
 
 
 def gold(text: str) -> str | None:
-    """`text` with single spaces; None if it is blank."""
-    return " ".join(text.split()) or None
+    """`text` with single spaces, in composed characters (NFC); None if it is blank."""
+    return " ".join(unicodedata.normalize("NFC", text).split()) or None
+
+
+def compare(gold: str, answer: str) -> bool:
+    """Is it the same text? The final point of "The answer is U.S." may be the sentence's."""
+    return answer in (gold, gold.removesuffix("."))

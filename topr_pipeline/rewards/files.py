@@ -20,11 +20,15 @@ FORMATS = (".jsonl", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class FileSummary:
-    """Where the graded rows went, their figures, and how the verdicts came about."""
+    """Where the graded rows went, their figures, and how the verdicts came about.
+
+    `reason`: the first row that is `unverifiable`, and why; None if there is none.
+    """
 
     output: Path
     summary: Summary
     report: VerifyReport
+    reason: str | None
 
 
 def verify_file(
@@ -42,14 +46,15 @@ def verify_file(
     already is called `verified_...`. `output` is by default the input's name
     with `.verified` before its ending; its ending chooses the format. A column `finish_reason`, if
     there is one, tells truncated completions. Raises ToprError for a file that cannot be read, a
-    missing column, and columns that the output would overwrite.
+    missing column, columns that the output would overwrite, and an output that cannot be written,
+    before anything is graded.
     """
     output = output or path.with_name(f"{path.stem}.verified{path.suffix}")
     for file in (path, output):
         _format(file)
     frame = _read(path)
-    _check_writable(output)
     _check_columns(frame, path, completion, gold)
+    _check_output(frame, output)
     reason = pl.col("finish_reason") if "finish_reason" in frame.columns else pl.lit(None)
     rows = frame.select(
         text=pl.col(completion).cast(pl.String),
@@ -63,7 +68,15 @@ def verify_file(
         _write(
             frame.with_columns(graded.select(ADDED).rename(_names(frame))), temporary, output.suffix
         )
-    return FileSummary(output, report.summarise(graded), how)
+    return FileSummary(output, report.summarise(graded), how, _reason(graded))
+
+
+def _reason(graded: pl.DataFrame) -> str | None:
+    failed = graded.with_row_index("row", 1).filter(pl.col("outcome") == "unverifiable")
+    if failed.is_empty():
+        return None
+    row, detail = failed.select("row", "detail").row(0)
+    return f"row {row}: {detail or 'no reason was given'}"
 
 
 def _check_columns(frame: pl.DataFrame, path: Path, completion: str, gold: str) -> None:
@@ -89,8 +102,15 @@ def _names(frame: pl.DataFrame) -> dict[str, str]:
     return {c: f"verified_{c}" if c in frame.columns else c for c in ADDED}
 
 
-def _check_writable(output: Path) -> None:
-    """Before hours of grading: a folder that takes the output."""
+def _check_output(frame: pl.DataFrame, output: Path) -> None:
+    """Before hours of grading: a folder and a format that take the output."""
+    nested = [c for c, dtype in frame.schema.items() if dtype.is_nested()]
+    if nested and output.suffix == ".csv":
+        raise ToprError(
+            f"{output}: CSV cannot hold the nested columns {nested}; write .jsonl instead"
+        )
+    if output.is_dir():
+        raise ToprError(f"--output {output} cannot be written: it is a folder")
     try:
         output.absolute().parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=output.absolute().parent):
@@ -122,13 +142,7 @@ def _read(path: Path) -> pl.DataFrame:
 def _write(frame: pl.DataFrame, path: Path, suffix: str) -> None:
     if suffix == ".parquet":
         frame.write_parquet(path, compression="zstd")
-        return
-    if suffix == ".jsonl":
+    elif suffix == ".jsonl":
         frame.write_ndjson(path)
-        return
-    nested = [c for c, dtype in frame.schema.items() if dtype.is_nested()]
-    if nested:
-        raise ToprError(
-            f"{path}: CSV cannot hold the nested columns {nested}; write .jsonl instead"
-        )
-    frame.write_csv(path)
+    else:
+        frame.write_csv(path)

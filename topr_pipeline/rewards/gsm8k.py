@@ -23,13 +23,15 @@ _POWER = re.compile(r"(?<=\d)\s?\*\*\s?(?=\d)")
 _DOLLARS = re.compile(r"\$(?:\s?\$)+")
 _SIGNS = {"\\times": "×", "\\cdot": "×", "\\div": "÷", "\\pi": "π", "\\pm": "±", "\\sqrt": "√"}
 _BEFORE = re.compile(
-    r"(?:[√<>≤≥±]|\b(?:half|third|fourth|quarter|fifth|sixth|eighth|tenth)s?(?: of)?"
-    r"|\b(?:twice|thrice|doubled?|tripled?)|\bthan|\bat (?:least|most)|\bup to|\bover|\bunder"
-    r"|\bbelow|\babove)[\s$({]{0,3}$"
+    r"(?:[√<>≤≥±]|\bhalf(?: of)?|\b(?:third|fourth|quarter|fifth|sixth|eighth|tenth)s? of"
+    r"|\b(?:square|cube|root|percent|fraction) of|\b(?:twice|thrice|doubled?|tripled?|times)"
+    r"|\bas (?:many|much) as|\bthan|\bat (?:least|most)|\bup to|\bover|\bunder|\bbelow|\babove)"
+    r"(?: (?:the|these|those|his|her|their))?[\s$({]{0,3}$"
 )
 _INSTEAD = re.compile(r"\b(?:it is|it's|it was|but|rather|instead)\b", re.IGNORECASE)
 _OPERATOR = re.compile(
-    r"\s*(?:[+*^×÷=<>π√±~&]|['′]\s?\d|;\s?\$?\d|/(?!\s?[a-z]{2})|e\d|-\s?\d|:\d|[xX]\s?\d|[xyzn]\b|\.\d"
+    r"\s*(?:[+*^×÷=<>π√±~&]|['’′]\s?\d|;\s?\$?\d|/(?!\s?[a-z]{2})|e\d|-\s?\d|:\d|[xX]\s?\d"
+    r"|[xyzn]\b|\.\d"
     r"|(?:of|times|minus|plus|(?:more|less|fewer|greater) than|(?:divided|multiplied) by)"
     r" \$?[\d(])",
     re.IGNORECASE,
@@ -42,7 +44,12 @@ _HEDGE = re.compile(
     r"|\s?(?:feet|foot|ft|hours?|hrs?|pounds?|lbs?|dollars?|minutes?|days?|weeks?|years?)\s\d",
     re.IGNORECASE,
 )
-_TAKEN_BACK = re.compile(r"\s?\?+\s*(?:no|nope|wait|actually|hmm+)\b[\s,.:!-]*", re.IGNORECASE)
+_TAKEN_BACK = re.compile(
+    r"(?:\s[a-z]{1,20}){0,3}\s?(?:\?+\s*(?:no|nope|wait|actually|hmm+)\b[\s,.:!-]*"
+    r"|[.,;(–—-]+\s*(?:no|nope|wait|sorry|oops|correction)\s?[,.:!–—-]+\s*"
+    r"(?:(?:it is|it's|it should be|that is|i mean|make that)\s)?(?=\$?-?\d))",
+    re.IGNORECASE,
+)
 _SIGN_WORD = re.compile(r"^[\s$]*(?:minus|negative)\s+(?=\$?\d)", re.IGNORECASE)
 _AND_FRACTION = re.compile(r"(?<=\d)\s+and\s+(?=\d+/\d)")
 
@@ -87,7 +94,7 @@ def _stated(line: str) -> str | None:
 
 def _number(line: str, start: int) -> str | None:
     span = numbers.find(line, start)
-    if span is None or _BEFORE.search(line, max(span[0] - 20, 0), span[0]):
+    if span is None or _BEFORE.search(line, max(span[0] - 24, 0), span[0]):
         return None
     if taken_back := _TAKEN_BACK.match(line, span[1]):
         return _number(line, taken_back.end())

@@ -37,6 +37,7 @@ _MATH = re.compile(
 _PLAIN_END = re.compile(
     r"\n|\.(?=\s|$)|(?<=[\s\d])\*\*|</|\s(?:because|since)\s|,\s(?:as|so|which|where)\s"
     r"|(?<=[\w)}\]])(?:,\s(?:and\s|but\s)?|\s(?:and|but)\s)not\s"
+    r"|\s(?:rather\sthan|instead\sof)\s"
 )
 _DIRECT = re.compile(
     r"(?:[\s:*]|\b(?:actually|really|therefore|thus|then|indeed|now|instead|simply)\b)*"

@@ -2,6 +2,7 @@
 
 Everything here is one pass over the text, whatever the text is.
 """
+# ruff: noqa: RUF001 (look-alike characters are the subject here)
 
 import re
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,9 @@ _NEXT_QUESTION = re.compile(
 )
 _BRACES = re.compile(r"\\boxed\s*\{|\\fbox\s*\{|\\[\s\S]|[{}]")
 _DENIED = re.compile(
-    r"(?:\bnot|n't|\bcannot)(?:\s(?:be|equal(?:\sto)?))?[\s$*:(\[\\]{0,6}$", re.IGNORECASE
+    r"(?:\b(?:not|never|cannot)|n['’]t|\brather\sthan|\binstead\sof)"
+    r"(?:\s(?:be|equal(?:\sto)?))?[\s$*(\[\\]{0,6}$",
+    re.IGNORECASE,
 )
 _TAGS = re.compile(r"<(/?)answer>", re.IGNORECASE)
 
