@@ -45,7 +45,7 @@ _HEDGE = re.compile(
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
-    r"(?:\s[a-z]{1,20}){0,3}\s?(?:\?+\s*(?:no|nope|wait|actually|hmm+)\b[\s,.:!-]*"
+    r"(?:\s?[a-z]{1,20}\b){0,3}\s?(?:\?+\s*(?:no|nope|wait|actually|hmm+)\b[\s,.:!-]*"
     r"|[.,;(–—-]+\s*(?:no|nope|wait|sorry|oops|correction)\s?[,.:!–—-]+\s*"
     r"(?:(?:it is|it's|it should be|that is|i mean|make that)\s)?(?=\$?-?\d))",
     re.IGNORECASE,
