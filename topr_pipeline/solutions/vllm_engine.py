@@ -38,8 +38,10 @@ class VllmEngine:
 
     The `n` samples of a request are one vLLM request; prompts that share a beginning are computed
     once (prefix caching). A batch is queued while the scheduler is paused, with an empty prefix
-    cache and newly seeded workers, so that equal batches and seeds meet equal conditions: they give
-    equal samples on CPUs; on GPUs as far as the kernels are deterministic.
+    cache and newly seeded workers, so that equal batches and seeds meet equal conditions: without
+    `sampling.stop` they give equal samples on CPUs; on GPUs as far as the kernels are
+    deterministic. A stop string is seen outside vLLM's scheduler, a step or several after its
+    tokens, and until then its row takes part in what the others draw.
     """
 
     def __init__(self) -> None:
@@ -59,6 +61,8 @@ class VllmEngine:
             self.text.context = min(longest, self.text.context or longest)
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        if os.cpu_count() == 2:  # vLLM would leave one of them to its scheduler
+            os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         import vllm  # pyrefly: ignore
 
         try:
