@@ -149,7 +149,10 @@ class Sampling(Section):
         default=(), description="texts that end a completion, for policies that say no EOS"
     )
     shard_size: Positive = Field(default=1024, description="samples per shard of the store")
-    batch_size: Positive = Field(default=256, description="samples per call of the engine")
+    batch_size: Positive | None = Field(
+        default=None,
+        description="samples per call of the engine; null: 256, through vllm and server a shard's",
+    )
     shards: Positive = Field(
         default=1,
         description="Dagster steps that share an iteration's sampling, each with its own engine",
@@ -160,6 +163,12 @@ class Sampling(Section):
     )
     vllm: Vllm = Field(default=Vllm(), json_schema_extra=OPERATIONAL)
     server: Server | None = Field(default=None, json_schema_extra=OPERATIONAL)
+
+    @property
+    def samples_per_call(self) -> int:
+        """vLLM and servers fill up by themselves, and wait for the last ones only once."""
+        together = self.shard_size if self.engine in ("vllm", "server") else 256
+        return self.batch_size or together
 
     @model_validator(mode="after")
     def _server_is_named(self) -> Self:

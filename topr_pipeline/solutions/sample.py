@@ -185,14 +185,14 @@ class _Run:
         self.progress(self.done, self.total, **figures)
 
     def shard(self, rows: np.ndarray) -> None:
-        """Sample and keep a shard's `rows`, `batch_size` a call; each call has its own seed."""
+        """Sample and keep a shard's `rows`, `samples_per_call` a call; each call has its own seed."""
         require_space(self.folder, self.largest)
         n = self.sampling.samples_per_prompt
         keyed = self.prompts[rows // n].with_columns(
             pl.Series("row", rows), pl.Series("sample_index", rows % n, pl.Int32)
         )
         name = fingerprint(self.key, *keyed.select(pl.concat_str(SHARD.key, separator=" "))[:, 0])
-        calls = keyed.iter_slices(self.sampling.batch_size)
+        calls = keyed.iter_slices(self.sampling.samples_per_call)
         solutions = [
             self._call(call, int(fingerprint(name, i)[:8], 16)) for i, call in enumerate(calls)
         ]

@@ -65,8 +65,9 @@ class TransformersEngine:
         by_length = sorted(range(len(batch)), key=lambda p: len(prompts[p]))
         wanted = [p for p in by_length for _ in range(batch[p].n)]
         completions: list[list[Completion]] = [[] for _ in batch]
-        for start in range(0, len(wanted), self.sampling.batch_size):
-            rows = wanted[start : start + self.sampling.batch_size]
+        together = self.sampling.samples_per_call
+        for start in range(0, len(wanted), together):
+            rows = wanted[start : start + together]
             distinct = list(dict.fromkeys(rows))
             which_B = torch.tensor([distinct.index(p) for p in rows], device=self.device)
             samples = self._sample([prompts[p] for p in distinct], which_B, generator)

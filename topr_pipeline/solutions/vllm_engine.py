@@ -29,6 +29,10 @@ ENVIRONMENT = {
 CPU_MEMORY = 0.4
 """Share of a NUMA node's memory on CPUs: training and others need some, vLLM would take 0.92."""
 
+CPU_BLOCK = 32
+"""Tokens: only whole blocks of a prompt are shared by its samples. vLLM's own choice would be 128, and
+each of the samples would compute up to 127 tokens of its prompt anew."""
+
 SEEDS = 2**32
 """numpy takes seeds below this."""
 
@@ -108,6 +112,7 @@ def _llm_arguments(policy: Path, sampling: Sampling, text: PolicyText) -> dict[s
     chosen = sampling.vllm.model_dump(exclude_none=True)
     if current_platform.is_cpu():
         chosen.setdefault("gpu_memory_utilization", CPU_MEMORY)
+        chosen.setdefault("block_size", CPU_BLOCK)
     return {
         "model": str(policy),
         # vLLM's own "auto" turns fp32 weights, which training saves, into fp16
