@@ -185,7 +185,7 @@ class _Run:
         self.progress(self.done, self.total, **figures)
 
     def shard(self, rows: np.ndarray) -> None:
-        """Sample and keep a shard's `rows`, `samples_per_call` a call; each call has its own seed."""
+        """Sample and keep a shard's `rows`, call by call; each call has its own seed."""
         require_space(self.folder, self.largest)
         n = self.sampling.samples_per_prompt
         keyed = self.prompts[rows // n].with_columns(

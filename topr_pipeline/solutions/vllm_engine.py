@@ -30,8 +30,8 @@ CPU_MEMORY = 0.4
 """Share of a NUMA node's memory on CPUs: training and others need some, vLLM would take 0.92."""
 
 CPU_BLOCK = 32
-"""Tokens: only whole blocks of a prompt are shared by its samples. vLLM's own choice would be 128, and
-each of the samples would compute up to 127 tokens of its prompt anew."""
+"""Tokens. Only whole blocks of a prompt are shared by its samples: with vLLM's own choice, 128,
+each of them would compute up to 127 tokens of its prompt anew."""
 
 SEEDS = 2**32
 """numpy takes seeds below this."""
