@@ -330,8 +330,8 @@ def _planned(
     forced: Sequence[str] = (),
     through: int | None = None,
 ) -> list[Planned]:
-    from topr_pipeline.components.launch import recorded_version
     from topr_pipeline.components.plan import plan
+    from topr_pipeline.components.runs import recorded_version
 
     planned = plan(
         chosen.nodes(), project.data, lambda key: recorded_version(instance, key), forced

@@ -311,3 +311,16 @@ def test_verify_refuses_an_unknown_verifier_with_those_that_are_known(project: P
     result = project.topr("verify", str(project.root / "train.jsonl"), "--verifier", "gsm9k")
     assert result.exit_code == 1
     assert "--verifier gsm9k: accepted: gsm8k, math" in result.stderr
+
+
+def test_a_run_is_refused_while_another_one_of_the_experiment_is_in_progress(project: Project):
+    with project_instance(project.root) as instance:
+        run = instance.create_run_for_job(
+            load_project(project.root, project.models).definitions.resolve_job_def("toy"),
+            status=dg.DagsterRunStatus.NOT_STARTED,
+            tags={"topr/experiment": "toy"},
+        )
+    result = project.topr("run", "toy")
+    assert result.exit_code == 1
+    assert f"run {run.run_id} of toy" in result.stderr
+    assert project.models.calls == []

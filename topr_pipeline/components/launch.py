@@ -9,19 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
-import psutil
 from dagster._core.instance.ref import InstanceRef
-from dagster._core.storage.runs import SqliteRunStorage
 from filelock import FileLock, Timeout
 
 from topr_pipeline.components.plan import Planned
-from topr_pipeline.components.topr_experiment import (
-    ACCELERATOR,
-    EXPERIMENT_TAG,
-    FORCE_TAG,
-    MERGE,
-    asset_key,
-)
+from topr_pipeline.components.runs import EXPERIMENT_TAG, asset_key, fail_dead_runs, in_progress
+from topr_pipeline.components.topr_experiment import ACCELERATOR, FORCE_TAG, MERGE
 from topr_pipeline.errors import ToprError
 from topr_pipeline.tables import disk_errors
 
@@ -62,14 +55,6 @@ _UNCAPTURED = {
 }
 
 
-def recorded_version(instance: dg.DagsterInstance, key: str) -> str | None:
-    """The data version in the latest materialisation of `key` that the instance knows."""
-    event = instance.get_latest_materialization_event(asset_key(key))
-    if event is None or event.asset_materialization is None:
-        return None
-    return (event.asset_materialization.tags or {}).get("dagster/data_version")
-
-
 def launch(
     definitions: dg.Definitions,
     name: str,
@@ -80,10 +65,16 @@ def launch(
 ) -> Launched:
     """Materialise `planned` in one run of the job `name` in this process.
 
-    Raises KeyboardInterrupt when the run was interrupted.
+    Raises KeyboardInterrupt when the run was interrupted, ToprError while another run of the
+    experiment is in progress.
     """
     with _one_run(name, data):
-        _fail_dead_runs(instance)
+        fail_dead_runs(instance)
+        if others := in_progress(instance, name):
+            raise ToprError(
+                f"run {others[0].run_id} of {name}, launched by a schedule or from the UI, is in "
+                "progress; wait for it, or terminate it in the UI"
+            )
         _wait_for_accelerator(instance)
         result = definitions.resolve_job_def(name).execute_in_process(
             run_config={"loggers": {"console": {}}},
@@ -137,29 +128,6 @@ def _one_run(name: str, data: Path) -> Generator[None]:
         lock.release()
 
 
-def _fail_dead_runs(instance: dg.DagsterInstance) -> None:
-    """Runs that were killed stand as started for ever and keep their place in the pool: fail them.
-
-    Only where the instance is a folder of this machine: process numbers of others say nothing here.
-    """
-    if not isinstance(instance.run_storage, SqliteRunStorage):
-        return
-    for run in instance.get_runs(dg.RunsFilter(statuses=_IN_PROGRESS)):
-        pids = _processes(instance, run.run_id)
-        if pids and not any(map(psutil.pid_exists, pids)):
-            logging.getLogger(__name__).warning("run %s was killed; marked as failed", run.run_id)
-            instance.report_run_failed(run, "The process of this run was killed.")
-            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
-
-
-def _processes(instance: dg.DagsterInstance, run_id: str) -> set[int]:
-    """The processes that executed steps of a run, as its log says."""
-    logs = instance.all_logs(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT)
-    events = [entry.dagster_event for entry in logs if entry.dagster_event]
-    said = [event.engine_event_data.metadata.get("pid") for event in events]
-    return {int(str(value.value)) for value in said if value is not None}
-
-
 def _wait_for_accelerator(instance: dg.DagsterInstance) -> None:
     """Wait here while other runs hold the pool: Dagster's own wait hears no Ctrl-C."""
     said = False
@@ -169,10 +137,3 @@ def _wait_for_accelerator(instance: dg.DagsterInstance) -> None:
             log.warning("waiting for the accelerator, which run %s holds", slots[0].run_id)
         said = True
         time.sleep(1)
-
-
-_IN_PROGRESS = [
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.CANCELING,
-]

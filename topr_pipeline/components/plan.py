@@ -14,12 +14,16 @@ State = Literal["fresh", "missing", "stale", "downstream", "forced"]
 
 @dataclass(frozen=True)
 class Planned:
-    """One artifact's state and, unless it is fresh, the reason in a few words."""
+    """One artifact's state and, unless it is fresh, the reason in a few words.
+
+    `failed`: a check of it failed, and nothing that it is made from has changed since.
+    """
 
     node: Node
     state: State
     reason: str = ""
     manifest: Manifest | None = None
+    failed: bool = False
 
     @property
     def key(self) -> str:
@@ -43,17 +47,20 @@ def plan(
     planned: dict[str, Planned] = {}
     for key, node in nodes.items():
         manifest = read_manifest(node.manifest_path(data))
+        waiting = [p for p in node.parents if p in planned and planned[p].state != "fresh"]
         state, reason = _own_state(node, manifest, data, planned)
+        failed = reason.startswith(CHECK_FAILED) and not waiting
         if state == "fresh" and manifest and recorded and recorded(key) != manifest.data_version:
             state, reason = "stale", "not recorded in this Dagster instance"
         if key in forced:
             state, reason = "forced", "asked for"
-        elif state == "fresh":
-            waiting = [p for p in node.parents if p in planned and planned[p].state != "fresh"]
-            if waiting:
-                state, reason = "downstream", f"if {waiting[0]} changes"
-        planned[key] = Planned(node, state, reason, manifest)
+        elif state == "fresh" and waiting:
+            state, reason = "downstream", f"if {waiting[0]} changes"
+        planned[key] = Planned(node, state, reason, manifest, failed)
     return list(planned.values())
+
+
+CHECK_FAILED = "check failed"
 
 
 def _own_state(
@@ -64,8 +71,6 @@ def _own_state(
         return "missing", "never made" if manifest is None else "deleted"
     if manifest is None:
         return "missing", "not finished"
-    if manifest.failed_checks:
-        return "stale", f"check failed: {', '.join(manifest.failed_checks)}"
     if manifest.code != node.code:
         return "stale", f"{', '.join(_differing(manifest.code, node.code))} changed"
     for parent in node.parents:
@@ -78,6 +83,8 @@ def _own_state(
         return "stale", "the limits of its checks changed"
     if manifest.signature != signature(path):
         return "stale", "its files were touched"
+    if manifest.failed_checks:
+        return "stale", f"{CHECK_FAILED}: {', '.join(manifest.failed_checks)}"
     return "fresh", ""
 
 

@@ -15,13 +15,14 @@ from topr_pipeline.components.graph import CHECKS, Node, unroll
 from topr_pipeline.components.inspection import Value
 from topr_pipeline.components.models import RealModels
 from topr_pipeline.components.pipes import PipesChannel
+from topr_pipeline.components.runs import EXPERIMENT_TAG, asset_key
 from topr_pipeline.components.samples import part_name
+from topr_pipeline.components.schedule import Scheduled, automation, condition
 from topr_pipeline.components.step import USES_MODELS, Made, Place, make, make_part
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.tables import EVAL_SCORES, MIX, PROMPTS, REWARDS, SOLUTIONS, Table
 
-EXPERIMENT_TAG = "topr/experiment"
 FORCE_TAG = "topr/force"
 """Run tag: comma-separated asset keys that are made again even when nothing changed."""
 
@@ -77,7 +78,7 @@ class TOPRExperiment(dg.Component):
     @classmethod
     def get_model_cls(cls) -> type[BaseModel]:
         """The schema of `attributes`."""
-        return Experiment
+        return Scheduled
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
@@ -86,7 +87,7 @@ class TOPRExperiment(dg.Component):
         said = attributes.model_dump(exclude_unset=True)
         resolved = _resolved(said, context.resolution_context)
         return cls(
-            context.path.name, Experiment.model_validate(resolved), Path(context.project_root)
+            context.path.name, Scheduled.model_validate(resolved), Path(context.project_root)
         )
 
     def nodes(self) -> dict[str, Node]:
@@ -114,7 +115,7 @@ def _resolved(value: Any, context: dg.ResolutionContext) -> Any:
 
 
 def experiment_definitions(name: str, experiment: Experiment, root: Path) -> dg.Definitions:
-    """Assets, checks and job of one experiment; needs the resources `models` and `data`."""
+    """Assets, checks, job and schedule of one experiment; needs the resources `models`, `data`."""
     assets = experiment_assets(name, experiment, root)
     job = dg.define_asset_job(
         name,
@@ -122,7 +123,9 @@ def experiment_definitions(name: str, experiment: Experiment, root: Path) -> dg.
         description=experiment.description or None,
         tags={EXPERIMENT_TAG: name},
     )
-    return dg.Definitions(assets=assets, jobs=[job])
+    return dg.Definitions.merge(
+        dg.Definitions(assets=assets, jobs=[job]), automation(name, experiment, root, job)
+    )
 
 
 def experiment_assets(
@@ -135,11 +138,6 @@ def experiment_assets(
     """
     nodes = unroll(name, experiment, root)
     return [_asset(node, nodes, experiment, root) for node in nodes.values()]
-
-
-def asset_key(key: str) -> dg.AssetKey:
-    """Dagster's form of `<experiment>/iter_01/mix`."""
-    return dg.AssetKey(key.split("/"))
 
 
 def _asset(
@@ -223,6 +221,7 @@ def _spec(node: Node, experiment: Experiment) -> dict[str, Any]:
         "group_name": f"{key.path[0]}_{group}",
         "kinds": KINDS[node.stage],
         "owners": list(experiment.owners) or None,
+        "automation_condition": condition(experiment),
         "tags": {**experiment.tags, "topr/stage": node.stage},
         "metadata": _static_metadata(node.stage),
         "check_specs": [
