@@ -108,6 +108,7 @@ class FakeTokenizer:
 
     all_special_tokens: Sequence[str] = ()
     eos_token_id = FakeEngine.EOS
+    unk_token_id = None
 
     def __call__(self, text: str | list[str], add_special_tokens: bool) -> dict[str, list]:
         """`input_ids` of a text, or of each of several."""

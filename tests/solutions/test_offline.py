@@ -161,9 +161,16 @@ def test_what_the_policy_cannot_be_trained_on_is_refused_with_its_row(row, of_en
         made({"prompt": "Ben has 4"}, row, **of_encoder)
 
 
+def test_a_tokenizer_that_names_eos_for_what_it_does_not_know_knows_everything():
+    prompts = pl.DataFrame({"prompt_id": [prompt_id("Ana has 2")], "prompt": ["Ana has 2"]})
+    named = Encoder(TOKENIZER, frozenset({EOS, TOKENIZER.unk_token_id}))
+    (found,) = encoded(read({"completion": f"{TEXT} <eos>"}), prompts, named)
+    assert found["token_ids"].to_list() == [[*BODY, EOS]]
+
+
 def test_an_end_without_an_eos_token_is_refused():
     class Endless:
-        eos_token_id, all_special_tokens = None, ()
+        eos_token_id, unk_token_id, all_special_tokens = None, None, ()
 
         def __call__(self, text, add_special_tokens):
             return {"input_ids": [1] if isinstance(text, str) else [[1] for _ in text]}

@@ -166,6 +166,12 @@ class Encoder:
     context: int | None = None
     stop: tuple[str, ...] = ()
 
+    @property
+    def unknown(self) -> int | None:
+        """The token for what the tokenizer does not know; some name EOS, and never need one."""
+        token = self.tokenizer.unk_token_id
+        return None if token in self.eos else token
+
     def prompt(self, text: str) -> list[int]:
         """The prompt as every engine reads it."""
         return prompt_tokens(self.tokenizer, text)
@@ -234,8 +240,7 @@ def _solution(row: Record, prompt: list[int], body: list[int], encoder: Encoder)
         reason = row["finish_reason"] or "stop"
         if reason == "stop" and not (body and body[-1] in encoder.eos):
             tokens = [*body, _eos(row, encoder)]
-        unknown = getattr(encoder.tokenizer, "unk_token_id", None)
-        if unknown is not None and unknown in tokens:
+        if encoder.unknown is not None and encoder.unknown in body:
             raise _wrong(row, "completion", "has words that the policy's tokenizer does not know")
     else:
         _check_same(row, body, encoder)
