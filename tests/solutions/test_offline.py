@@ -161,20 +161,25 @@ def test_what_the_policy_cannot_be_trained_on_is_refused_with_its_row(row, of_en
         made({"prompt": "Ben has 4"}, row, **of_encoder)
 
 
+class OneWord:
+    """Every text is token 1; `special` is EOS and what stands for the unknown."""
+
+    all_special_tokens: tuple[str, ...] = ()
+
+    def __init__(self, special: int | None):
+        self.eos_token_id = self.unk_token_id = special
+
+    def __call__(self, text: str | list[str], add_special_tokens: bool) -> dict[str, list]:
+        return {"input_ids": [1] if isinstance(text, str) else [[1] for _ in text]}
+
+
 def test_a_tokenizer_that_names_eos_for_what_it_does_not_know_knows_everything():
     prompts = pl.DataFrame({"prompt_id": [prompt_id("Ana has 2")], "prompt": ["Ana has 2"]})
-    named = Encoder(TOKENIZER, frozenset({EOS, TOKENIZER.unk_token_id}))
-    (found,) = encoded(read({"completion": f"{TEXT} <eos>"}), prompts, named)
-    assert found["token_ids"].to_list() == [[*BODY, EOS]]
+    (found,) = encoded(read({}), prompts, Encoder(OneWord(9), frozenset({9})))
+    assert found["token_ids"].to_list() == [[1, 9]]
 
 
 def test_an_end_without_an_eos_token_is_refused():
-    class Endless:
-        eos_token_id, unk_token_id, all_special_tokens = None, None, ()
-
-        def __call__(self, text, add_special_tokens):
-            return {"input_ids": [1] if isinstance(text, str) else [[1] for _ in text]}
-
     prompts = pl.DataFrame({"prompt_id": [prompt_id("Ana has 2")], "prompt": ["Ana has 2"]})
     with pytest.raises(ToprError, match="tokenizer has no EOS; give token_ids"):
-        list(encoded(read({}), prompts, Encoder(Endless(), frozenset())))
+        list(encoded(read({}), prompts, Encoder(OneWord(None), frozenset())))
