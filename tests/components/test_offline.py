@@ -159,9 +159,7 @@ def test_log_probs_of_another_policy_fail_no_check(toy: Toy, monkeypatch):
 def test_without_a_reward_column_completions_are_verified(toy: Toy):
     assert toy.run(offline={"columns": {"reward": None}}).success
     rewards = toy.table("iter_01/rewards")
-    assert (
-        rewards["verifier"].unique().to_list() == ["gsm8k v8"] or "gsm8k" in rewards["verifier"][0]
-    )
+    assert rewards["verifier"].str.starts_with("gsm8k").all()
     assert rewards["reward"].sort().to_list() == [-1.0] * 4 + [1.0] * 8
     assert set(rewards["answer"]) == {"1", "2", "3", "4", "5"}
 
@@ -214,19 +212,22 @@ def test_a_second_run_and_a_forced_one_change_nothing(toy: Toy):
 
 EDITS = [
     ({"mix": {"baseline": 0.1}}, {"mix", "checkpoint", "eval_scores"}),
-    ({"rewards": {"values": {"correct": 2}}}, {"eval_scores"}),
-    ({"offline": {"columns": {"reward": "mine"}}}, {"rewards", "mix", "checkpoint", "eval_scores"}),
-    ({"sampling": {"engine": "fake", "temperature": 0.5}}, {"eval_scores"}),
+    ({"rewards": {"values": {"correct": 2}}}, set()),
+    (
+        {"offline": {"columns": {"reward": "mine"}}},
+        {"solutions", "rewards", "mix", "checkpoint", "eval_scores"},
+    ),
+    ({"offline": {"columns": {}, "iterations": 2}}, set()),
+    ({"sampling": {"engine": "fake", "temperature": 0.5}}, set()),
 ]
 
 
 @pytest.mark.parametrize(("change", "changed"), EDITS, ids=[str(e[0]) for e in EDITS])
-def test_an_edit_makes_again_what_differs_by_it(toy: Toy, change, changed):
+def test_an_edit_makes_again_what_is_made_from_it(toy: Toy, change, changed):
     toy.write("set.jsonl", [{**row, "mine": 2 * row["reward"]} for row in ROWS])
     toy.run()
     again = {key.split("/")[1] for key in remade(toy.run(**change)) if key.startswith("iter_01")}
-    assert again - {"solutions"} == changed - ({"rewards"} if "rewards" not in again else set())
-    assert "rewards" not in changed or "rewards" in again
+    assert again == changed
 
 
 def test_status_and_sql_know_it_as_any_other(toy: Toy):
@@ -262,17 +263,13 @@ def test_a_broken_row_stops_before_any_model(toy: Toy, change, said):
     assert toy.models.calls == []
 
 
-def test_what_the_tokenizer_makes_of_a_row_is_said_before_any_model(toy: Toy):
-    """Nothing stands for these words among the tokens of the tiny policy."""
-    sampling = {"engine": "transformers", "max_tokens": 8}
-    result = toy.run(sampling=sampling)
-    said = "set.jsonl:4: the completion has words that the policy's tokenizer does not know"
-    toy.write(
-        "set.jsonl",
-        [{**row, "completion": "zwei"} if i == 3 else row for i, row in enumerate(ROWS)],
-    )
-    result = toy.run(sampling=sampling)
+def test_words_without_a_token_are_said_before_any_model(toy: Toy):
+    toy.write("set.jsonl", [*ROWS, {**ROWS[0], "completion": "zwei"}])
+    result = toy.run(sampling={"engine": "transformers", "max_tokens": 8})
+    said = "set.jsonl:13: the completion has words that the policy's tokenizer does not know"
+    assert said in failure(result, "toy__prompts")
     assert said in failure(result, "toy__iter_00__checkpoint")
+    assert toy.models.calls == []
 
 
 def test_a_prompt_with_two_golds_that_is_dropped_takes_its_solutions_along(toy: Toy):
