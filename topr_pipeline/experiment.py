@@ -19,6 +19,8 @@ from topr_pipeline.inputs import (
     GgufPolicy,
     HubPolicy,
     HubPrompts,
+    Offline,
+    OfflineColumns,
     Policy,
     Prompts,
     Rows,
@@ -57,6 +59,8 @@ __all__ = [
     "HubPrompts",
     "Mix",
     "MixStep",
+    "Offline",
+    "OfflineColumns",
     "Policy",
     "Preference",
     "Prompts",
@@ -270,12 +274,41 @@ class Experiment(Section):
     policy: Policy
     prompts: Prompts
     eval_prompts: Prompts
+    offline: Offline | None = None
     template: Template = Template()
     sampling: Sampling = Sampling()
     rewards: Rewards = Rewards()
     mix: Mix = Mix()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
+
+    @model_validator(mode="after")
+    def _golds_where_verified(self) -> Self:
+        offline, prompts, held_out = self.offline, self.prompts, self.eval_prompts
+        if offline and not isinstance(prompts, Rows):
+            raise ValueError("offline: its rows are those of prompts; prompts.source: files or hub")
+        if isinstance(held_out, Rows) and held_out.columns.gold is None:
+            raise ValueError("eval_prompts.columns.gold: answers are verified against golds")
+        given = offline and offline.columns.reward and self.iterations <= offline.iterations
+        if isinstance(prompts, Rows) and prompts.columns.gold is None and not given:
+            raise ValueError(
+                "prompts.columns.gold: null is accepted where every iteration trains on rewards "
+                "that are given (offline.columns.reward, offline.iterations)"
+            )
+        return self
+
+    def is_offline(self, iteration: int | None) -> bool:
+        """Whether an iteration trains on solutions that are there already."""
+        return self.offline is not None and 1 <= (iteration or 0) <= self.offline.iterations
+
+    def is_on_policy(self, iteration: int | None) -> bool:
+        """Whether log mu of an iteration's samples is that of the policy that it starts from.
+
+        So it is of what that policy sampled, and in the first iteration of what it was asked about.
+        """
+        if self.offline is None or not self.is_offline(iteration):
+            return True
+        return iteration == 1 and self.offline.columns.logprobs is None
 
     def seed_for(self, use: str) -> int:
         """A seed of its own for each use, derived from the experiment's."""

@@ -21,7 +21,8 @@ from topr_pipeline.views import query
 ROWS = {
     "mix": """
 SELECT p.prompt, t.text AS completion, r.answer, p.gold, r.outcome, s.reward, s.advantage,
-  s.logprob, len(s.token_ids) AS tokens, s.sampled_iteration, s.prompt_id, s.sample_index
+  s.logprob, len(s.token_ids) AS tokens, s.sampled_iteration, s.prompt_id, s.sample_index,
+  t.finish_reason, t.token_ids, t.logprobs
 FROM mixes s
 JOIN solutions t ON t.experiment = s.experiment AND t.iteration = s.sampled_iteration
   AND t.prompt_id = s.prompt_id AND t.sample_index = s.sample_index
@@ -33,7 +34,8 @@ ORDER BY s.prompt_id, s.sampled_iteration, s.sample_index
 """,
     "solutions": """
 SELECT p.prompt, s.text AS completion, r.answer, p.gold, r.outcome, r.reward, s.logprob,
-  len(s.token_ids) AS tokens, s.finish_reason, s.prompt_id, s.sample_index
+  len(s.token_ids) AS tokens, s.prompt_id, s.sample_index,
+  s.finish_reason, s.token_ids, s.logprobs
 FROM solutions s
 JOIN rewards r USING (experiment, iteration, prompt_id, sample_index)
 JOIN prompts p ON p.experiment = s.experiment AND p.prompt_id = s.prompt_id
@@ -74,7 +76,8 @@ Prompts are as the policy read them, with template and examples.
 {outcomes}
 
 Made by [TOPR](https://arxiv.org/abs/2503.14286) (Tapered Off-Policy REINFORCE); `logprob` is the
-behaviour policy's log-prob of the whole completion, in nats, at T=1.
+behaviour policy's log-prob of the whole completion, in nats, at T=1; `logprobs` has it per token of
+`token_ids`.
 
 ## How it came about
 
@@ -150,8 +153,9 @@ def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
 def _card(rows: pl.DataFrame, spec: Experiment, **said: object) -> str:
     outcomes = rows.group_by("outcome").len().sort("len", "outcome", descending=[True, False])
     how = {
-        section: getattr(spec, section).model_dump(mode="json", exclude_none=True)
-        for section in ("policy", "prompts", "template", "sampling", "rewards", "mix")
+        section: said.model_dump(mode="json", exclude_none=True)
+        for section in ("policy", "prompts", "offline", "template", "sampling", "rewards", "mix")
+        if (said := getattr(spec, section)) is not None
     }
     return CARD.format(
         description=spec.description,

@@ -94,7 +94,9 @@ class Columns(Section):
     """Which columns hold what; `gold_format: gsm8k` takes what follows `####` in the gold."""
 
     prompt: str = "prompt"
-    gold: str = "gold"
+    gold: str | None = Field(
+        default="gold", description="null: there is none, where `offline` gives the rewards"
+    )
     gold_format: Literal["plain", "gsm8k"] = "plain"
 
 
@@ -128,6 +130,49 @@ class HubPrompts(Rows):
 
 
 Prompts = Annotated[WordProblems | FilePrompts | HubPrompts, Field(discriminator="source")]
+
+
+class OfflineColumns(Section):
+    """Which columns of `prompts` hold what of a solution; null: there is none.
+
+    Without `reward`, completions are verified against the gold; without `outcome` it is told by the
+    reward. Without `token_ids` the policy's tokenizer makes them; without `logprobs` (log mu of the
+    tokens) the base policy does.
+    """
+
+    completion: str = "completion"
+    reward: str | None = "reward"
+    outcome: str | None = None
+    answer: str | None = None
+    finish_reason: str | None = Field(
+        default=None, description="stop or length; null: told by token_ids, else all are complete"
+    )
+    token_ids: str | None = None
+    logprobs: str | None = None
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The columns that are read."""
+        return frozenset(name for _, name in self if name is not None)
+
+    @model_validator(mode="after")
+    def _of_a_reward(self) -> Self:
+        if self.reward is None and (self.outcome or self.answer):
+            raise ValueError("outcome and answer are read beside a reward; name its column too")
+        return self
+
+
+class Offline(Section):
+    """Solutions that are there already: every row of `prompts` is one.
+
+    The first `iterations` iterations train on them and sample nothing; later ones sample.
+    """
+
+    columns: OfflineColumns = OfflineColumns()
+    iterations: Positive = 1
+    rendered: bool = Field(
+        default=False, description="the prompts are as the policy reads them: no template"
+    )
 
 
 class Shot(Section):

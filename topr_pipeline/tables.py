@@ -131,8 +131,8 @@ SOLUTIONS = Table(
         "logprobs": (LOGPROBS, "log mu per completion token: raw, at T=1, before top-k and top-p"),
         "logprob": (FLOAT, "log mu of the whole completion, their sum"),
         "finish_reason": (TEXT, "stop (EOS or a stop string) or length"),
-        "policy_version": (TEXT, "content hash of the behaviour policy"),
-        "fingerprint": (TEXT, "hash of policy and sampling parameters: the store's key"),
+        "policy_version": (TEXT, "content hash of the behaviour policy; null: log mu was given"),
+        "fingerprint": (TEXT, "hash of policy and sampling parameters, or of an offline set"),
     },
     ("prompt_id", "sample_index"),
 )

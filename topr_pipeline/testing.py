@@ -10,12 +10,13 @@ import numpy as np
 import polars as pl
 from safetensors.numpy import load_file, save_file
 
-from topr_pipeline.checkpoints.agreement import Agreement
+from topr_pipeline.checkpoints.agreement import Agreement, Scorer
 from topr_pipeline.checkpoints.jobs import BasePolicyJob, TrainJob
 from topr_pipeline.checkpoints.trained import Trained
 from topr_pipeline.experiment import Sampling
 from topr_pipeline.progress import Progress, quiet
 from topr_pipeline.solutions.engine import Completion, Request
+from topr_pipeline.solutions.offline import Encoder
 from topr_pipeline.tables import MIX, TIMED, TRAINING_LOG
 
 # ------------------------------------------------------------------------------------- engine
@@ -93,11 +94,34 @@ class FakeEngine:
             text=text,
             prompt_token_ids=[_token(w) for w in prompt.split()],
             token_ids=tokens,
-            logprobs=[
-                -(1 + _stable(f"{i} {t} {text}") % 1999) / 1000 for i, t in enumerate(tokens)
-            ],
+            logprobs=_logprobs(tokens, text),
             finish_reason="stop" if fits else "length",
         )
+
+
+def _logprobs(tokens: Sequence[int], text: str) -> list[float]:
+    return [-(1 + _stable(f"{i} {t} {text}") % 1999) / 1000 for i, t in enumerate(tokens)]
+
+
+class FakeTokenizer:
+    """A word is a token, as in FakeEngine; tokens cannot be read back, and say nothing."""
+
+    all_special_tokens: Sequence[str] = ()
+    eos_token_id = FakeEngine.EOS
+    unk_token_id = None
+
+    def __call__(self, text: str | list[str], add_special_tokens: bool) -> dict[str, list]:
+        """`input_ids` of a text, or of each of several."""
+        if isinstance(text, str):
+            return {"input_ids": [_token(word) for word in text.split()]}
+        return {"input_ids": [[_token(word) for word in each.split()] for each in text]}
+
+    def __len__(self) -> int:
+        return FakeEngine.EOS + 1
+
+    def decode(self, tokens: Sequence[int], **_: object) -> str:
+        """Nothing."""
+        return ""
 
 
 def _token(word: str) -> int:
@@ -123,7 +147,8 @@ class FakeModels:
         reply: the text of the i-th sample of a prompt; see FakeEngine.
         fail_after: passed to FakeEngine: an engine that goes away.
 
-    `calls` lists what was asked for, in order: "base_policy", "engine", "agreement", "train".
+    `calls` lists what was asked for, in order: "base_policy", "engine", "agreement", "scorer",
+    "train".
     `engines` are the engines that were handed out.
 
     >>> import dagster as dg
@@ -157,6 +182,15 @@ class FakeModels:
         """Full agreement, without a look."""
         self.calls.append("agreement")
         return Agreement(1, 0.0, 0.0, 1.0, 1.0)
+
+    def encoder(self, policy: Path, sampling: Sampling) -> Encoder:
+        """A FakeTokenizer, without a context."""
+        return Encoder(FakeTokenizer(), frozenset({FakeEngine.EOS}), stop=sampling.stop)
+
+    def scorer(self, policy: Path) -> Scorer:
+        """Log-probs that depend on the completion alone."""
+        self.calls.append("scorer")
+        return lambda rows: [_logprobs(tokens, "") for tokens in rows["token_ids"]]
 
     def train(self, job: TrainJob, progress: Progress = quiet) -> Trained:
         """The policy in `job.start`, trained once more."""

@@ -206,6 +206,17 @@ def test_recomputing_leaves_the_log_probs_of_older_iterations_alone(mix, start, 
     assert log["log_ratio_negative"][0] == pytest.approx(mean, abs=1e-4)
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_log_probs_of_another_policy_are_neither_checked_nor_recomputed(
+    mix, start, tmp_path, recompute
+):
+    training = STEADY.model_copy(update={"recompute_behaviour": recompute, "batch_size": 20})
+    off = with_logprobs(mix, pl.element() + 0.1)
+    trained = train(off, start, tmp_path / "out", training, 0, on_policy=False)
+    ratio_B = (-0.1 * mix["token_ids"].list.len()).exp()
+    assert trained.mean_clipped_ratio == pytest.approx(ratio_B.mean(), abs=1e-4)
+
+
 def test_older_iterations_do_not_count_in_the_self_check(mix, start, tmp_path):
     old = with_logprobs(mix.head(10), pl.element() + 1)
     mixed = pl.concat([old.with_columns(iteration=pl.lit(0, pl.Int32)), mix.tail(10)])

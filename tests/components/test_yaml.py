@@ -37,6 +37,18 @@ def load(write_project) -> Callable[[str], TOPRExperiment]:
     return lambda text: load_project(write_project(mine=text)).experiments["mine"]
 
 
+def test_a_set_of_solutions_keeps_the_columns_that_it_lacks(load):
+    said = (
+        "prompts:\n    source: files\n    path: set.csv\n    columns: {gold: null}\n  offline: {}"
+    )
+    e = load(
+        GOOD.replace("prompts:\n    source: word_problems\n    count: 8", said, 1).replace(
+            "iterations: 2", "iterations: 1"
+        )
+    ).experiment
+    assert (e.prompts.columns.gold, e.offline.columns.reward) == (None, "reward")
+
+
 def test_a_good_file_is_an_experiment_named_after_its_folder(load):
     component = load(GOOD)
     assert component.name == "mine"

@@ -1,13 +1,18 @@
 """Whether stored log-probs are those that training will compute: the premise of pi/mu."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 TOKENS = 8192
 """Tokens in a forward pass, padding included."""
+
+Scorer = Callable[[pl.DataFrame], list[list[float]]]
+"""From prompt_token_ids and token_ids to log pi per token, row by row."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ def agreement(solutions: pl.LazyFrame, policy: Path, sequences: int = 64) -> Agr
     rows = _spread(solutions, sequences)
     if rows.is_empty():
         return Agreement(0, 0.0, 0.0, 1.0, 1.0)
-    own = _own_logprobs(rows, policy)
+    own = scorer(policy)(rows)
     differences = [
         np.asarray(pi_R, np.float64) - np.asarray(mu_R, np.float64)
         for pi_R, mu_R in zip(own, rows["logprobs"].to_list(), strict=True)
@@ -63,16 +68,27 @@ def _spread(solutions: pl.LazyFrame, sequences: int) -> pl.DataFrame:
     return columns.with_row_index("row").filter(pl.col("row").is_in(chosen.tolist())).collect()
 
 
-def _own_logprobs(rows: pl.DataFrame, policy: Path) -> list[list[float]]:
-    """log pi per token, row by row; rows of like length share a forward pass."""
+def scorer(policy: Path) -> Scorer:
+    """Load the policy in fp32, on the accelerator where there is one, to score completions.
+
+    Raises ToprError for a policy that does not load.
+    """
     import torch
 
     from topr_pipeline.checkpoints.folders import load
-    from topr_pipeline.checkpoints.logprobs import completion_logprobs
 
     model, _ = load(policy, "float32")
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     model = model.to(device).eval()  # pyrefly: ignore
+    return lambda rows: _own_logprobs(rows, model)
+
+
+def _own_logprobs(rows: pl.DataFrame, model: Any) -> list[list[float]]:
+    """log pi per token, row by row; rows of like length share a forward pass."""
+    import torch
+
+    from topr_pipeline.checkpoints.logprobs import completion_logprobs
+
     length_B = rows.select(
         pl.col("prompt_token_ids").list.len() + pl.col("token_ids").list.len()
     ).to_series()

@@ -52,7 +52,7 @@ def perform(job: Job, progress: Progress = quiet) -> Mapping[str, Any]:
 
         trained = train(
             MIX.read(job.mix), job.start, job.folder, job.training, job.seed, progress,
-            state=job.state, logs=job.logs, name=job.name,
+            state=job.state, logs=job.logs, name=job.name, on_policy=job.on_policy,
         )  # fmt: skip
         log, figures = trained.log, {"mean_clipped_ratio": trained.mean_clipped_ratio}
     else:

@@ -27,12 +27,16 @@ class _Job(Section):
 
 
 class TrainJob(_Job):
-    """Train the policy in the folder `start` on the table `mix`."""
+    """Train the policy in the folder `start` on the table `mix`.
+
+    `on_policy` is whether `start` is the policy of log mu of the newest iteration's samples.
+    """
 
     kind: Literal["train"] = "train"
     mix: Path
     start: Path
     training: Training = Training()
+    on_policy: bool = True
 
 
 class BasePolicyJob(_Job):

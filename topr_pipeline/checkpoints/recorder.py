@@ -21,7 +21,8 @@ class Recorder(TrainerCallback):
     """Gathers the samples of each step into a row, and stops a training that went wrong.
 
     The rows lie in the Trainer's state, so that a resumed training has those before the kill.
-    `keeps` is whether there is a folder for states.
+    `keeps` is whether there is a folder for states; `on_policy` whether the ratio of the first
+    batch has to be within the limits.
     """
 
     def __init__(
@@ -31,10 +32,12 @@ class Recorder(TrainerCallback):
         reads_behaviour: bool,
         keeps: bool,
         progress: Progress,
+        on_policy: bool = True,
     ):
         self.newest = int(mix["iteration"].max())  # pyrefly: ignore
         self.training, self.keeps, self.progress = training, keeps, progress
-        self.limits = training.ratio_limits if reads_behaviour else None
+        self.reads_behaviour = reads_behaviour
+        self.limits = training.ratio_limits if on_policy else None
         self.samples = pl.DataFrame()
         self.ratio: float | None = None
         self.before = 0.0
@@ -46,7 +49,7 @@ class Recorder(TrainerCallback):
         broken = samples.filter(~pl.col("loss").is_finite())
         if broken.height:
             raise _not_finite("loss", broken["loss"][0], done + 1, broken)
-        if done == 0 and self.limits is not None:
+        if done == 0 and self.reads_behaviour:
             fresh = samples.filter(pl.col("iteration") == self.newest)
             self.ratio = check_start(fresh.drop_nulls("log_ratio"), self.limits)
 

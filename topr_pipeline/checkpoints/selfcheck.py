@@ -94,14 +94,14 @@ def _check_missing(mix: pl.DataFrame, max_missing: float) -> None:
     logging.getLogger(__name__).warning("%s; their ratio counts as 1", said)
 
 
-def check_start(samples: pl.DataFrame, limits: tuple[float, float]) -> float | None:
+def check_start(samples: pl.DataFrame, limits: tuple[float, float] | None) -> float | None:
     """Mean of min(pi/mu, 1) of the first batch before any step; None without any sample.
 
     `samples` has `log_ratio`, log pi/mu, and `length`, of samples of the newest iteration: pi is
     the policy that these came from, so each ratio is 1 but for rounding (older samples came from
     other policies and say nothing). The mean sees only mu that are too large, so the mean of
     min(mu/pi, 1) is looked at as well. Raises ToprError when the first is below the lower limit, or
-    1 / the second above the upper.
+    1 / the second above the upper. Without `limits` the samples are of another policy: no check.
     """
     if samples.is_empty():
         return None
@@ -109,6 +109,8 @@ def check_start(samples: pl.DataFrame, limits: tuple[float, float]) -> float | N
     ratio, inverse = (
         float(np.exp(np.minimum(signed, 0)).mean()) for signed in (log_ratio_B, -log_ratio_B)
     )
+    if limits is None:
+        return ratio
     low, high = limits
     if not (ratio >= low and inverse * high >= 1):
         likely, *others = _causes(log_ratio_B / samples["length"].to_numpy())

@@ -138,6 +138,15 @@ def token_counter(policy: Policy, root: Path) -> Callable[[str], int]:
     return lambda prompt: len(prompt_tokens(_read("AutoTokenizer", source), prompt))
 
 
+def tokenizer_of(policy: Policy, root: Path) -> Any:
+    """The policy's tokenizer, of which no weights are loaded."""
+    if isinstance(policy, TinyPolicy):
+        from topr_pipeline.checkpoints.base import tiny_tokenizer
+
+        return tiny_tokenizer()
+    return _read("AutoTokenizer", located(policy, root))
+
+
 def chat_of(policy: Policy, root: Path) -> Callable[[Sequence[Any]], str]:
     """Renders messages by the policy's chat template, up to where the assistant's turn begins.
 

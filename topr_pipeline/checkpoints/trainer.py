@@ -62,6 +62,7 @@ def train(
     state: Path | None = None,
     logs: Path | None = None,
     name: str = "training",
+    on_policy: bool = True,
 ) -> Trained:
     """Train the policy in `start` on `mix`; write model and tokenizer, nothing else, to `folder`.
 
@@ -75,6 +76,9 @@ def train(
     Where `state` is a folder, states are kept below it, and a training of the very same inputs that
     was cut off goes on from the newest, to the same weights. Whoever called removes the folder when
     the policy is safe. `logs` is where `training.report_to: [tensorboard]` writes.
+
+    Where the newest iteration's samples are not of `start` (`on_policy` false: log mu is that of an
+    off-policy set), log mu is neither compared with pi nor recomputed.
 
     Under torchrun, each of its processes calls this with the same arguments; the first one writes.
 
@@ -93,11 +97,11 @@ def train(
         _start_alone(states)
         model, tokenizer = load(start, "float32")
         logprobs_of = GroupLogprobs()
-        if training.recompute_behaviour:
+        if training.recompute_behaviour and on_policy:
             mix = recomputed(mix, nn.Module.to(model, args.device), logprobs_of, training)
         adapters = add_lora(model, training, seed)
         step = _Step(model, objective, logprobs_of, training.gradient_checkpointing)
-        trainer = _trainer(mix, step, training, seed, args, states, progress)
+        trainer = _trainer(mix, step, training, seed, args, states, progress, on_policy)
         trainer.go_on()
     _save(trainer, adapters, model, tokenizer, folder)
     return trainer.recorder.trained(trainer.state)
@@ -141,13 +145,14 @@ def _trainer(
     args: TrainingArguments,
     states: Path | None,
     progress: Progress,
+    on_policy: bool,
 ) -> "_Trainer":
     """The Trainer over the mix as the step's objective prepares it."""
     reads_behaviour = step.objective.reads_behaviour
     samples = samples_of(prepared(step.objective.prepare, mix, training))
     trainer = _Trainer(
         states=states,
-        recorder=Recorder(mix, training, reads_behaviour, states is not None, progress),
+        recorder=Recorder(mix, training, reads_behaviour, states is not None, progress, on_policy),
         tokens=training.tokens_per_forward,
         model=step,
         args=args,

@@ -34,7 +34,9 @@ STAGE_VERSIONS: Mapping[str, str] = {
     "eval_prompts": "1",
     "base_policy": "2",
     "solutions": "2",
+    "offline_solutions": "1",
     "rewards": "2",
+    "offline_rewards": "1",
     "mix": "1",
     "checkpoint": "3",
     "eval_scores": "2",
@@ -94,24 +96,32 @@ def unroll(name: str, experiment: Experiment, root: Path) -> dict[str, Node]:
     limits = _limits(experiment)
     nodes: dict[str, Node] = {}
 
-    def add(key: str, stage: str, iteration: int | None, *parents: str) -> str:
+    def add(key: str, stage: str, iteration: int | None, *parents: str, made: str = "") -> str:
         key = f"{name}/{key}"
-        code = {part: fingerprint(said) for part, said in versions[stage].items()}
-        code["the code of this stage"] = STAGE_VERSIONS[stage]
+        code = {part: fingerprint(said) for part, said in versions[made or stage].items()}
+        code["the code of this stage"] = STAGE_VERSIONS[made or stage]
         nodes[key] = Node(key, stage, iteration, parents, code, limits.get(stage, ""))
         return key
 
     prompts = add("prompts", "prompts", None)
     eval_prompts = add("eval_prompts", "eval_prompts", None)
-    checkpoint = add("iter_00/checkpoint", "base_policy", 0)
+    base = checkpoint = add("iter_00/checkpoint", "base_policy", 0)
     scores = [add("iter_00/eval_scores", "eval_scores", 0, eval_prompts, checkpoint)]
     mixes: list[str] = []
     rewarded: list[tuple[str, str]] = []
     replayed = experiment.mix.replay.iterations if experiment.mix.replay else 0
     for k in range(1, experiment.iterations + 1):
         it = f"iter_{k:02d}"
-        solutions = add(f"{it}/solutions", "solutions", k, prompts, checkpoint)
-        rewards = add(f"{it}/rewards", "rewards", k, prompts, solutions)
+        if offline := experiment.offline if experiment.is_offline(k) else None:
+            made = "offline_rewards" if offline.columns.reward else "rewards"
+            # Of another policy, or as if of the base: log mu does not follow the policy.
+            solutions = add(
+                f"{it}/solutions", "solutions", k, prompts, base, made="offline_solutions"
+            )
+        else:
+            made = "rewards"
+            solutions = add(f"{it}/solutions", "solutions", k, prompts, checkpoint)
+        rewards = add(f"{it}/rewards", "rewards", k, prompts, solutions, made=made)
         rewarded.append((solutions, rewards))
         sources = [key for pair in rewarded[-1 - replayed :] for key in pair]
         mixes.append(add(f"{it}/mix", "mix", k, *sources))
@@ -131,7 +141,11 @@ def _read_by_stage(e: Experiment, root: Path) -> dict[str, dict[str, Said]]:
     objective = {"training.objective's code": code_hash(str(e.training.objective))}
     verifier = {"rewards.verifier's code": code_hash(e.rewards.verifier)}
     return {
-        "prompts": {**_prompts_read(e, e.prompts, "prompts", root), **_left_out(e, root)},
+        "prompts": {
+            **_prompts_read(e, e.prompts, "prompts", root),
+            **_left_out(e, root),
+            **_offline_read(e),
+        },
         "eval_prompts": _prompts_read(e, e.eval_prompts, "eval_prompts", root),
         "base_policy": {
             "policy": e.policy,
@@ -139,7 +153,20 @@ def _read_by_stage(e: Experiment, root: Path) -> dict[str, dict[str, Said]]:
             **seed,
         },
         "solutions": {"sampling": e.sampling, **engine, **seed},
+        "offline_solutions": {
+            **_offline_read(e),
+            "prompts": e.prompts,
+            "prompts' files": _file_version(e.prompts, root),
+            "sampling.prompts_per_iteration": e.sampling.prompts_per_iteration,
+            "sampling.stop": "\n".join(e.sampling.stop),
+            **seed,
+        },
         "rewards": {"rewards": e.rewards, **verifier},
+        "offline_rewards": {
+            **_offline_read(e),
+            "prompts": e.prompts,
+            "prompts' files": _file_version(e.prompts, root),
+        },
         "mix": {"mix": e.mix, **(seed if e.mix.draws else {})},
         "checkpoint": {"training": e.training, **objective, **seed},
         "eval_scores": {
@@ -185,6 +212,13 @@ def _prompts_read(e: Experiment, section: Prompts, key: str, root: Path) -> dict
     if e.template.chat:
         read |= {"policy": e.policy, "policy's files": _file_version(e.policy, root)}
     return read
+
+
+def _offline_read(e: Experiment) -> dict[str, Said]:
+    """Which columns are solutions; where only some of the iterations read them changes none."""
+    if e.offline is None:
+        return {}
+    return {"offline": e.offline.model_copy(update={"iterations": 1})}
 
 
 def _left_out(e: Experiment, root: Path) -> dict[str, Said]:

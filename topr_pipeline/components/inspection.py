@@ -73,15 +73,21 @@ def _checkpoint(node: Node, experiment: Experiment, data: Path, figures: Figures
     said = f"loss and gradient norm of {steps} steps are {'' if finite else 'not all '}finite"
     checks = [
         Check("finite", finite, said, {"steps": steps}),
-        _behaviour_logprobs(ratio, experiment.training.ratio_limits),
+        _behaviour_logprobs(ratio, experiment, node.iteration),
     ]
     return Inspection(headline, metadata, checks)
 
 
-def _behaviour_logprobs(ratio: float | None, limits: tuple[float, float]) -> Check:
+def _behaviour_logprobs(
+    ratio: float | None, experiment: Experiment, iteration: int | None
+) -> Check:
+    limits = experiment.training.ratio_limits
     if ratio is None:
         said = "not compared: the objective does not read mu, or no sample is of this iteration"
         return Check("behaviour_logprobs", True, said, {})
+    if not experiment.is_on_policy(iteration):
+        said = f"{_OFFLINE}: mean clipped ratio {ratio:.4f} on the first batch before training"
+        return Check("behaviour_logprobs", True, said, {"mean_clipped_ratio": ratio})
     said = (
         f"mean clipped ratio {ratio:.4f} on the first batch before training; "
         f"training.ratio_limits accepts {list(limits)}"
@@ -108,11 +114,21 @@ def _solutions(node: Node, experiment: Experiment, data: Path, figures: Figures)
     examples = _examples(SOLUTIONS.scan(node.path(data)), prompts)
     found = Agreement(**figures["agreement"])
     metadata = {**_sampling_metadata(figures), "examples": examples}
-    limits = experiment.training.ratio_limits
-    return Inspection(f"{figures['rows']} samples", metadata, [_logprob_agreement(found, limits)])
+    compared = not figures.get("given")
+    check = _logprob_agreement(found, experiment.training.ratio_limits, compared)
+    return Inspection(f"{figures['rows']} samples", metadata, [check])
 
 
-def _logprob_agreement(found: Agreement, limits: tuple[float, float]) -> Check:
+_OFFLINE = "not compared: log mu is that of an off-policy set"
+
+
+def _logprob_agreement(found: Agreement, limits: tuple[float, float], compared: bool) -> Check:
+    if not compared:
+        said = (
+            f"{_OFFLINE}; over {found.sequences} samples, the base policy's log pi give a mean "
+            f"clipped ratio of {found.mean_clipped_ratio:.4f}"
+        )
+        return Check("logprob_agreement", True, said, asdict(found))
     said = (
         f"over {found.sequences} samples, stored log-probs differ from the policy's own by "
         f"{found.mean_difference:.2g} per token (at most {found.max_difference:.2g}); mean clipped "
@@ -131,8 +147,10 @@ def _sampling_metadata(figures: Figures) -> dict[str, Value]:
         "mean_tokens": tokens / max(rows, 1),
         "truncated_share": reasons.get("length", 0) / max(rows, 1),
         "finish_reasons": ", ".join(f"{reason} {n}" for reason, n in reasons.items()),
-        "cache_hit_share": 1 - figures["sampled"] / max(rows, 1),
     }
+    if "given" in figures:
+        return {**metadata, "given_logprobs_share": figures["given"] / max(rows, 1)}
+    metadata["cache_hit_share"] = 1 - figures["sampled"] / max(rows, 1)
     if figures["sampling_s"] > 0:
         metadata["tokens_per_s"] = figures["sampled_tokens"] / figures["sampling_s"]
         metadata["samples_per_s"] = figures["sampled"] / figures["sampling_s"]
@@ -181,6 +199,8 @@ def _texts_of_a_few(table: pl.DataFrame, solutions: pl.LazyFrame) -> pl.DataFram
 
 def _verifying_metadata(figures: Figures) -> dict[str, Value]:
     """How the verdicts came about: pairs of gold and answer are judged once."""
+    if "given" in figures:
+        return {"rewards_given": figures["given"]}
     metadata: dict[str, Value] = {
         "pairs": figures["pairs"],
         "duplicates_saved_share": figures["duplicates_saved"],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from topr_pipeline.checkpoints.agreement import Agreement
+from topr_pipeline.checkpoints.agreement import Agreement, Scorer
 from topr_pipeline.checkpoints.jobs import BasePolicyJob, TrainJob
 from topr_pipeline.checkpoints.launcher import Channel, run_job
 from topr_pipeline.checkpoints.trained import Trained
@@ -17,6 +17,7 @@ from topr_pipeline.experiment import Sampling
 from topr_pipeline.progress import Progress
 from topr_pipeline.solutions.engine import Engine
 from topr_pipeline.solutions.engines import make_engine
+from topr_pipeline.solutions.offline import Encoder
 from topr_pipeline.tables import SOLUTIONS, TIMED, TRAINING_LOG
 
 
@@ -33,6 +34,14 @@ class Models(Protocol):
 
     def agreement(self, solutions: Path, policy: Path) -> Agreement:
         """How far the log-probs in a solutions table are from those of the policy itself."""
+        ...
+
+    def encoder(self, policy: Path, sampling: Sampling) -> Encoder:
+        """How the policy reads texts."""
+        ...
+
+    def scorer(self, policy: Path) -> Scorer:
+        """Gives the policy's log-probs of completions; it is loaded once."""
         ...
 
     def train(self, job: TrainJob, progress: Progress) -> Trained:
@@ -66,6 +75,19 @@ class RealModels:
         from topr_pipeline.checkpoints.agreement import agreement
 
         return agreement(SOLUTIONS.scan(solutions), policy)
+
+    def encoder(self, policy: Path, sampling: Sampling) -> Encoder:
+        """See Models."""
+        from topr_pipeline.solutions.policy_text import PolicyText
+
+        text = PolicyText(policy, sampling)
+        return Encoder(text.tokenizer, frozenset(text.eos), text.context, sampling.stop)
+
+    def scorer(self, policy: Path) -> Scorer:
+        """See Models."""
+        from topr_pipeline.checkpoints.agreement import scorer
+
+        return scorer(policy)
 
     def train(self, job: TrainJob, progress: Progress) -> Trained:
         """See Models."""

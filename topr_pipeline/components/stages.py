@@ -14,6 +14,7 @@ import polars as pl
 from topr_pipeline import mixes, prompts, rewards, solutions
 from topr_pipeline.checkpoints.jobs import BasePolicyJob, TrainJob
 from topr_pipeline.checkpoints.packages import check_packages
+from topr_pipeline.components import offline
 from topr_pipeline.components.graph import Node
 from topr_pipeline.components.manifest import read_manifest
 from topr_pipeline.components.models import Models
@@ -96,14 +97,16 @@ def check_inputs(experiment: Experiment, root: Path) -> tuple[pl.DataFrame, pl.D
 
     check_packages(experiment.training)
     policy, template, seed = experiment.policy, experiment.template, experiment.seed
-    train = prompts.load_prompts(experiment.prompts, root, seed, "prompts")
+    others = offline.left_out(experiment)
+    train = prompts.load_prompts(experiment.prompts, root, seed, "prompts", others)
     held_out = prompts.load_prompts(experiment.eval_prompts, root, seed, "eval_prompts")
     train = prompts.apart(train, held_out, experiment.prompts)
     shots = prompts.load_examples(template, root)
     prompts.check_examples(shots, held_out)
     sources.check_there(policy, root)
     chat = sources.chat_of(policy, root) if template.chat else None
-    train = prompts.rendered(train, template, shots, chat)
+    if not (experiment.offline and experiment.offline.rendered):
+        train = prompts.rendered(train, template, shots, chat)
     held_out = prompts.rendered(held_out, template, shots, chat)
     # The fake engine reads no policy.
     context = None if experiment.sampling.engine == "fake" else sources.context_of(policy, root)
@@ -111,7 +114,8 @@ def check_inputs(experiment: Experiment, root: Path) -> tuple[pl.DataFrame, pl.D
         count = sources.token_counter(policy, root)
         sampling, own = experiment.sampling, experiment.evaluation.max_tokens
         key = "sampling.max_tokens"
-        prompts.check_context(train, "prompts", sampling.max_tokens, key, context, count)
+        if not experiment.is_offline(experiment.iterations):  # else nothing is sampled of them
+            prompts.check_context(train, "prompts", sampling.max_tokens, key, context, count)
         key, longest = (key, sampling.max_tokens) if own is None else ("evaluation.max_tokens", own)
         prompts.check_context(held_out, "eval_prompts", longest, key, context, count)
     return train, held_out
@@ -120,6 +124,7 @@ def check_inputs(experiment: Experiment, root: Path) -> tuple[pl.DataFrame, pl.D
 def make_prompts(work: Work) -> Figures:
     """Load the training prompts."""
     train, _ = check_inputs(work.experiment, work.root)
+    offline.check(work.experiment, work.root, train)
     PROMPTS.write(train, work.out)
     return {}
 
@@ -133,7 +138,8 @@ def make_eval_prompts(work: Work) -> Figures:
 
 def make_base_policy(work: Work) -> Figures:
     """Prepare the base policy, after the prompts are known to be sound."""
-    check_inputs(work.experiment, work.root)
+    train, _ = check_inputs(work.experiment, work.root)
+    offline.check(work.experiment, work.root, train)
     from topr_pipeline.checkpoints import sources
 
     job = BasePolicyJob(
@@ -146,7 +152,12 @@ def make_base_policy(work: Work) -> Figures:
 
 
 def make_solutions(work: Work) -> Figures:
-    """Sample the iteration's prompts from the previous checkpoint, or merge what parts sampled."""
+    """Sample the iteration's prompts from the previous checkpoint, or merge what parts sampled.
+
+    Nothing is sampled where the solutions are there already.
+    """
+    if work.experiment.is_offline(work.node.iteration):
+        return offline.make_solutions(work, _iteration_prompts(work))
     asked = _asked(work, _iteration_prompts(work))
     sampled = solutions.sample(asked, work.models.engine(asked.sampling), work.out, work.progress)
     figures = _sampling_figures(sampled, [sampled.cost, *noted_costs(work.node, work.data)])
@@ -195,7 +206,10 @@ def _sampling_figures(sampled: solutions.Sampled, costs: Sequence[solutions.Cost
 
 
 def make_rewards(work: Work) -> Figures:
-    """Verify the iteration's solutions."""
+    """Verify the iteration's solutions, unless their rewards are given."""
+    given = work.experiment.offline and work.experiment.offline.columns.reward
+    if given and work.experiment.is_offline(work.node.iteration):
+        return offline.make_rewards(work)
     solutions_table = _columns(work.path("solutions"), VERIFIED)
     return _verified(work, solutions_table, PROMPTS.read(work.path("prompts")), work.out)[1]
 
@@ -245,6 +259,7 @@ def make_checkpoint(work: Work) -> Figures:
         mix=work.path("mix"),
         start=work.path("checkpoint"),
         training=work.experiment.training,
+        on_policy=work.experiment.is_on_policy(work.node.iteration),
         seed=work.seed(f"training {work.node.iteration}"),
         **work.job(),
     )

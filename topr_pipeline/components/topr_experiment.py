@@ -30,7 +30,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "prompts": "Problems that the policy is trained on, with their right answers.",
     "eval_prompts": "Held-out problems, none of them among the training prompts.",
     "base_policy": "The base policy, in Hugging Face format.",
-    "solutions": "Sampled solutions with the behaviour policy's log-probs (mu).",
+    "solutions": "Sampled or imported solutions with the behaviour policy's log-probs (mu).",
     "rewards": "Verified outcome and reward of each solution.",
     "mix": "The curated training set: which samples, with which advantage R - c.",
     "checkpoint": "The policy after one pass of TOPR over the mix.",
@@ -143,7 +143,8 @@ def experiment_assets(
 def _asset(
     node: Node, nodes: Mapping[str, Node], experiment: Experiment, root: Path
 ) -> dg.AssetsDefinition:
-    if node.stage == "solutions" and experiment.sampling.shards > 1:
+    fans_out = node.stage == "solutions" and not experiment.is_offline(node.iteration)
+    if fans_out and experiment.sampling.shards > 1:
         return _fanned_out(node, nodes, experiment, root)
 
     @dg.asset(

@@ -9,7 +9,7 @@ evaluated on, prompts that leave no room in the context. No model is loaded.
 
 from topr_pipeline.prompts.context import check_context
 from topr_pipeline.prompts.files import found_files
-from topr_pipeline.prompts.load import apart, for_iteration, load_prompts
+from topr_pipeline.prompts.load import apart, for_iteration, load_prompts, records
 from topr_pipeline.prompts.template import check_examples, load_examples, rendered
 from topr_pipeline.prompts.text import normalise, prompt_id
 from topr_pipeline.prompts.word_problems import (
@@ -34,6 +34,7 @@ __all__ = [
     "normalise",
     "problems",
     "prompt_id",
+    "records",
     "rendered",
     "vocabulary",
 ]

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,25 +24,36 @@ from topr_pipeline.prompts.values import (
 from topr_pipeline.prompts.word_problems import problems
 from topr_pipeline.tables import PROMPTS
 
-__all__ = ["apart", "for_iteration", "load_prompts", "normalise", "prompt_id"]
+__all__ = [
+    "apart",
+    "column",
+    "for_iteration",
+    "load_prompts",
+    "normalise",
+    "prompt_id",
+    "prompt_text",
+    "records",
+]
 
-Row = dict[str, str]
+Row = dict[str, Any]
 log = logging.getLogger(__name__)
 
 
-def load_prompts(spec: Prompts, root: Path, seed: int, key: str) -> pl.DataFrame:
+def load_prompts(
+    spec: Prompts, root: Path, seed: int, key: str, others: Collection[str] = ()
+) -> pl.DataFrame:
     """The questions of one YAML section, in the order of the files or of the generator.
 
     `root` is what a file's path is relative to, `seed` that of the experiment (for generators),
     `key` the section's name, "prompts" or "eval_prompts". Returns a PROMPTS table, not yet put into
     the template: `source` is "file:row", "data set split[row]" or "word_problems", `split` that of
-    the generator or of the section, `meta` holds all other columns. Raises ToprError with file, row
-    and key for whatever cannot be used.
+    the generator or of the section, `meta` holds all other columns but `others`. Raises ToprError
+    with file, row and key for whatever cannot be used.
     """
     if isinstance(spec, WordProblems):
         rows = list(_generated(spec, seed, key))
     else:
-        rows = _distinct(_collected(spec, root, key), spec, key)[: spec.limit]
+        rows = _distinct(_collected(spec, root, key, others), spec, key)[: spec.limit]
         if not rows:
             said = spec.path if isinstance(spec, FilePrompts) else f"{spec.name} {spec.split}"
             where = "path" if isinstance(spec, FilePrompts) else "name"
@@ -113,16 +124,21 @@ def _generated(spec: WordProblems, seed: int, key: str) -> Iterator[Row]:
         }
 
 
-def _collected(spec: FilePrompts | HubPrompts, root: Path, key: str) -> Iterator[Row]:
-    columns = spec.columns
+def records(spec: FilePrompts | HubPrompts, root: Path, key: str) -> Iterator[tuple[str, Record]]:
+    """The rows that a section names, each with its source, as `read_records` and `read_hub` do."""
     if isinstance(spec, FilePrompts):
-        records = read_records(spec.path, root, f"{key}.path")
-    else:
-        records = read_hub(spec, root, key)
+        return read_records(spec.path, root, f"{key}.path")
+    return read_hub(spec, root, key)
+
+
+def _collected(
+    spec: FilePrompts | HubPrompts, root: Path, key: str, others: Collection[str]
+) -> Iterator[Row]:
+    columns = spec.columns
     # A GSM8K gold is a whole solution: its text is kept.
-    said = {columns.prompt} | ({columns.gold} if columns.gold_format == "plain" else set())
-    for source, record in records:
-        prompt = _prompt(record, columns, source, key)
+    said = {columns.prompt, *others} | ({columns.gold} if columns.gold_format == "plain" else set())
+    for source, record in records(spec, root, key):
+        prompt = prompt_text(record, columns, source, key)
         yield {
             "prompt_id": prompt_id(prompt),
             "prompt": prompt,
@@ -137,8 +153,9 @@ def _split(key: str) -> Literal["train", "eval"]:
     return "eval" if key == "eval_prompts" else "train"
 
 
-def _prompt(record: Record, columns: Columns, source: str, key: str) -> str:
-    value = _column(record, columns.prompt, source, f"{key}.columns.prompt")
+def prompt_text(record: Record, columns: Columns, source: str, key: str) -> str:
+    """The prompt of a row. ToprError for none, with its source and the YAML key."""
+    value = column(record, columns.prompt, source, f"{key}.columns.prompt")
     if not isinstance(value, str) or not value.strip():
         raise ToprError(
             f"{source}: the prompt is {shown(value)} ({key}.columns.prompt: {columns.prompt}); "
@@ -147,8 +164,10 @@ def _prompt(record: Record, columns: Columns, source: str, key: str) -> str:
     return value
 
 
-def _gold(record: Record, columns: Columns, source: str, key: str) -> str:
-    value = _column(record, columns.gold, source, f"{key}.columns.gold")
+def _gold(record: Record, columns: Columns, source: str, key: str) -> str | None:
+    if columns.gold is None:
+        return None
+    value = column(record, columns.gold, source, f"{key}.columns.gold")
     gold = gold_text(value)
     if gold is None:
         raise ToprError(
@@ -166,7 +185,8 @@ def _gold(record: Record, columns: Columns, source: str, key: str) -> str:
     return answer
 
 
-def _column(record: Record, name: str, source: str, key: str) -> Any:
+def column(record: Record, name: str, source: str, key: str) -> Any:
+    """The value of a column. ToprError where the row has none of that name."""
     if name not in record:
         raise ToprError(
             f"{source}: no column {name!r} ({key}); the row has {', '.join(record) or 'none'}"

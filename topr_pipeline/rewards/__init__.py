@@ -9,6 +9,7 @@ solution that cannot be verified fails nothing: its outcome is `unverifiable`, i
 from topr_pipeline.rewards.files import FileSummary, verify_file
 from topr_pipeline.rewards.grading import VerifyReport, grade
 from topr_pipeline.rewards.limits import checks
+from topr_pipeline.rewards.offline import given_rewards
 from topr_pipeline.rewards.report import Summary, examples, summarise
 from topr_pipeline.rewards.verifiers import Verifier, batch
 from topr_pipeline.rewards.verify import verify, verify_reported
@@ -21,6 +22,7 @@ __all__ = [
     "batch",
     "checks",
     "examples",
+    "given_rewards",
     "grade",
     "summarise",
     "verify",
