@@ -167,7 +167,7 @@ MIX = Table(
 EVAL_SCORES = Table(
     "eval_scores",
     {
-        "metric": (TEXT, "pass@1, pass@k, maj@k, invalid, truncated, unverifiable, mean_tokens"),
+        "metric": (TEXT, "pass@1, pass@k, maj@k, shares of samples and of prompts, mean_tokens"),
         "value": (FLOAT, "the estimate"),
         "low": (FLOAT, "lower end of the bootstrap interval over prompts"),
         "high": (FLOAT, "upper end"),

@@ -1,9 +1,10 @@
 """Evals: from rewarded solutions of eval prompts to scores, and from scores to a report.
 
 In: `rewards` and `solutions` tables of the eval prompts and the `evaluation` section.
-Out: an `eval_scores` table with bootstrap intervals; a report folder; plots as PNG bytes.
+Out: an `eval_scores` table with bootstrap intervals, paired differences between two evals, scores
+by subject or level; plots of an artifact as PNG bytes.
 May fail: ToprError for rewards that do not fit the solutions, for an eval without a verifiable
-sample, and for a k that no prompt has samples enough for.
+sample, for a k that no prompt has samples enough for, and for evals that share no prompt.
 """
 
 from topr_pipeline.evals.metrics import score
