@@ -38,7 +38,7 @@ STAGE_VERSIONS: Mapping[str, str] = {
     "mix": "1",
     "checkpoint": "3",
     "eval_scores": "3",
-    "report": "1",
+    "report": "2",
 }
 """Raised by hand when a stage's code changes what it makes from the same inputs. What samples are
 drawn has a version of its own, `solutions.store.FORMAT`: it is in the key of the sample store.
@@ -106,6 +106,7 @@ def unroll(name: str, experiment: Experiment, root: Path) -> dict[str, Node]:
     checkpoint = add("iter_00/checkpoint", "base_policy", 0)
     scores = [add("iter_00/eval_scores", "eval_scores", 0, eval_prompts, checkpoint)]
     mixes: list[str] = []
+    trained: list[str] = []
     rewarded: list[tuple[str, str]] = []
     replayed = experiment.mix.replay.iterations if experiment.mix.replay else 0
     for k in range(1, experiment.iterations + 1):
@@ -116,8 +117,9 @@ def unroll(name: str, experiment: Experiment, root: Path) -> dict[str, Node]:
         sources = [key for pair in rewarded[-1 - replayed :] for key in pair]
         mixes.append(add(f"{it}/mix", "mix", k, *sources))
         checkpoint = add(f"{it}/checkpoint", "checkpoint", k, mixes[-1], checkpoint)
+        trained.append(checkpoint)
         scores.append(add(f"{it}/eval_scores", "eval_scores", k, eval_prompts, checkpoint))
-    add("report", "report", None, *scores, *mixes)
+    add("report", "report", None, eval_prompts, *scores, *mixes, *trained)
     return nodes
 
 

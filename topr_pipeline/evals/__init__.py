@@ -7,20 +7,22 @@ May fail: ToprError for rewards that do not fit the solutions, for an eval witho
 sample, for a k that no prompt has samples enough for, and for evals that share no prompt.
 """
 
-from topr_pipeline.evals.metrics import score
+from topr_pipeline.evals.breakdown import BREAKDOWN, breakdown
+from topr_pipeline.evals.comparison import DIFFERENCES, differences
+from topr_pipeline.evals.metrics import by_prompt, score
 from topr_pipeline.evals.mix_plots import mix_solve_rates, mix_waterfall
 from topr_pipeline.evals.plots import learning_curve, reward_histogram, training_curve
-from topr_pipeline.evals.report import all_scores, markdown_table, score_table, write_report
 
 __all__ = [
-    "all_scores",
+    "BREAKDOWN",
+    "DIFFERENCES",
+    "breakdown",
+    "by_prompt",
+    "differences",
     "learning_curve",
-    "markdown_table",
     "mix_solve_rates",
     "mix_waterfall",
     "reward_histogram",
     "score",
-    "score_table",
     "training_curve",
-    "write_report",
 ]

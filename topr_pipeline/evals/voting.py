@@ -10,8 +10,8 @@ import polars as pl
 from topr_pipeline.errors import ToprError
 
 
-def majority(rows: pl.DataFrame, k: int, weight: str | None = None) -> pl.DataFrame:
-    """Is the answer that most of a prompt's first k rows give correct? `right` is a bool.
+def majority(rows: pl.DataFrame, k: int | None, weight: str | None = None) -> pl.DataFrame:
+    """Is the answer that most of a prompt's first k rows (None: all) give right? `right` is a bool.
 
     With `weight` the sums of that column are compared instead of the numbers of rows: weighted
     self-consistency. Answers are compared as text. Rows without an answer, or
@@ -19,9 +19,9 @@ def majority(rows: pl.DataFrame, k: int, weight: str | None = None) -> pl.DataFr
     answer that was given first (lowest sample_index). An answer is correct if one of its samples
     was verified as correct. The samples being exchangeable, those first k are as good as any.
     """
-    first = rows.with_columns(turn=pl.int_range(pl.len()).over("prompt_id")).filter(
-        pl.len().over("prompt_id") >= k, pl.col("turn") < k
-    )
+    first = rows.with_columns(turn=pl.int_range(pl.len()).over("prompt_id"))
+    if k is not None:
+        first = first.filter(pl.len().over("prompt_id") >= k, pl.col("turn") < k)
     # Rounded, for sums that differ in the last bits are a tie.
     votes = pl.len() if weight is None else pl.col(weight).sum().round(9)
     winners = (
