@@ -15,6 +15,7 @@ from topr_pipeline.report.drawing import (
     end_labels,
     figure,
     iteration_axis,
+    laid_out,
     percent,
 )
 from topr_pipeline.report.run import Run
@@ -99,7 +100,7 @@ def ranked(run: Run) -> list[str]:
 
 
 def lines(run: Run, metrics: Sequence[str]) -> list[Line]:
-    """A line for each of the metrics that there is."""
+    """A line for each of the metrics that there is and that is not 0 throughout."""
     long = pl.concat(
         frame.with_columns(iteration=pl.lit(k)) for k, frame in sorted(run.scores.items())
     )
@@ -107,7 +108,8 @@ def lines(run: Run, metrics: Sequence[str]) -> list[Line]:
     for metric, colour in zip(metrics, SERIES, strict=False):
         rows = long.filter(metric=metric)
         points = {k: (v, lo, hi) for k, v, lo, hi in rows.select(POINT).iter_rows()}
-        found += [Line(WORDS.get(metric, metric), colour, points)] if points else []
+        if any(most > 0 for *_, most in points.values()):
+            found.append(Line(WORDS.get(metric, metric), colour, points))
     return found
 
 
@@ -150,7 +152,7 @@ def curves(
     longest = max(len(label) for _, label, _ in ends)
     iteration_axis(axes, sorted({k for line in beside for k in line.points}), 0.036 * longest)
     dressed(axes, title, subtitle)
-    drawn.draw_without_rendering()  # the labels are spread by the height that the layout gives
+    laid_out(drawn)
     end_labels(axes, max(k for line in beside for k in line.points), ends)
     ended = ", ".join(label for _, label, _ in ends)
     return drawing(drawn, name, f"{title} over iterations ({subtitle}). Last: {ended}.")

@@ -68,8 +68,17 @@ def figure(height: float) -> Figure:
     return drawn
 
 
+def laid_out(drawn: Figure) -> None:
+    """Place the axes, once and for all: drawing is then three times as fast."""
+    engine = drawn.get_layout_engine()
+    if engine is not None:
+        engine.execute(drawn)
+        drawn.set_layout_engine("none")
+
+
 def drawing(drawn: Figure, name: str, alt: str) -> Drawing:
     """`drawn` in both forms; equal figures give equal bytes."""
+    laid_out(drawn)
     stream, picture = io.StringIO(), io.BytesIO()
     drawn.savefig(stream, format="svg", metadata={"Date": None}, transparent=True)
     drawn.savefig(picture, format="png", dpi=1.6 * DPI, metadata={"Software": None})
@@ -125,7 +134,10 @@ def iteration_axis(axes: Axes, iterations: Sequence[int], right: float = 0.0) ->
 
 
 def end_labels(axes: Axes, x: float, ends: Sequence[tuple[float, str, str]]) -> None:
-    """A label beside the end of each line (value, label, colour), none over another."""
+    """A label beside the end of each line (value, label, colour), none over another.
+
+    The figure is laid out before: how far labels have to be apart depends on its height.
+    """
     bottom, top = axes.get_ylim()
     ends = sorted(ends, key=lambda end: -end[0])
     least = _LINE / axes.bbox.height * (top - bottom)

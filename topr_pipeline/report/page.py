@@ -129,9 +129,13 @@ def _judged(row: Mapping[str, Any]) -> str:
 
 
 def _scores(run: Run) -> TableOf:
+    """A row per metric, a column per iteration."""
     table = score_table(run.scores)
-    head = ["iteration", *(WORDS.get(name, name) for name in table.columns[1:])]
-    return TableOf(head, [[Cell(_said(v), "number") for v in row] for row in table.iter_rows()])
+    rows = [
+        [Cell(WORDS.get(metric, metric)), *(Cell(said or "", "number") for said in table[metric])]
+        for metric in table.columns[1:]
+    ]
+    return TableOf(["", *(f"iteration {k}" for k in table["iteration"])], rows)
 
 
 def _steps(run: Run, own: pl.DataFrame) -> TableOf | None:

@@ -60,7 +60,7 @@ def _of_outcome(mix: Mapping, outcome: str) -> int:
 PANELS = (
     ("weights", "Weights", "mean tapered ratio; 1: as sampled, 0: left by the policy",
      {"positives": ("weight_positive", GREEN), "negatives": ("weight_negative", RED)}),
-    ("ratios", "log pi/mu", "mean of the whole completion, in nats",
+    ("ratios", "log \N{GREEK SMALL LETTER PI}/\N{GREEK SMALL LETTER MU}", "mean of the whole completion, in nats",
      {"positives": ("log_ratio_positive", GREEN), "negatives": ("log_ratio_negative", RED)}),
     ("gradient", "Gradient norm", "before clipping", {"": ("grad_norm", BLUE)}),
     ("entropy", "Entropy", "of the next token, in nats", {"": ("entropy", TEAL)}),
@@ -84,7 +84,7 @@ def training(run: Run) -> list[Drawing]:
                 axes.plot(start + step, mean, color=colour, linewidth=1.7)
             start += int(run.logs[k].select(pl.col("step").max()).item() or 0)
         _iterations_above(axes, run.trained, starts, start)
-        axes.set_xlabel("optimiser step; " + (", ".join(f"{w}" for w in columns if w) or name))
+        axes.set_xlabel("optimiser step")
         axes.locator_params(axis="both", nbins=6)
         dressed(axes, title, subtitle)
         _coloured_names(axes, columns)
@@ -94,11 +94,10 @@ def training(run: Run) -> list[Drawing]:
 
 
 def _coloured_names(axes, columns: Mapping[str, tuple[str, str]]) -> None:
-    axes.set_xlabel("optimiser step")
     names = [(word, colour) for word, (_, colour) in columns.items() if word]
     for i, (word, colour) in enumerate(reversed(names)):
         axes.annotate(
-            word, (1, 1), (-58 * i, 7), xycoords="axes fraction", textcoords="offset points",
+            word, (1, 1), (-62 * i, 22), xycoords="axes fraction", textcoords="offset points",
             color=colour, fontsize=SMALL, fontweight="bold", ha="right", annotation_clip=False,
         )  # fmt: skip
 
@@ -148,7 +147,7 @@ def solve_rates(run: Run) -> list[Drawing]:
     said = "prompts by the share of their samples that are correct"
     found = [
         _histograms(f"{run.name}-eval-rates", counts, "Solve rates of eval prompts", said),
-        _histograms(f"{run.name}-sampled-rates", sampled, "Of training prompts", said),
+        _histograms(f"{run.name}-sampled-rates", sampled, "Solve rates of training prompts", said),
     ]
     return [each for each in found if each]
 
@@ -166,7 +165,8 @@ def _histograms(
     if not at:
         return None
     at = [at[i] for i in np.unique(np.linspace(0, len(at) - 1, MOST_ROWS).round().astype(int))]
-    drawn = figure(1.3 + 0.62 * len(at))
+    drawn = figure(1.2 + 0.6 * len(at))
+    drawn.set_layout_engine("constrained", w_pad=0.06, h_pad=0.01, hspace=0)
     rows = drawn.subplots(len(at), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, k in zip(rows, at, strict=True):
         count_B = counts[k] / max(counts[k].sum(), 1)

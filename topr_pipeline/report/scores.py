@@ -115,25 +115,21 @@ def reading(run: Run, changes: pl.DataFrame) -> list[str]:
     was, now = (metric_of(run.scores[k], "pass@1") for k in (first, last))
     if first == last:
         return [f"pass@1 is {interval(**now)} at iteration {last}."]
-    own = changes.filter(experiment=run.name, against=run.name, metric="pass@1")
-    said = [
+    before = sorted(run.scores)[-2]
+    own = changes.filter(experiment=run.name, against=run.name, metric="pass@1", iteration=last)
+    step = own.row(by_predicate=pl.col("against_iteration") == before, named=True)
+    return [
         f"pass@1 went from {interval(**was)} at iteration {first} to {interval(**now)} at "
-        f"iteration {last}."
+        f"iteration {last}.",
+        f"{HELPED[step['verdict']]}: {change(step)} against iteration {before}, over the same "
+        "prompts.",
     ]
-    for (before, after), words in zip(
-        dict.fromkeys([steps(run)[-1], (sorted(run.values)[-2], last)]),
-        ("over the same prompts", "in the last iteration alone"),
-        strict=False,
-    ):
-        row = own.filter(iteration=after, against_iteration=before).row(0, named=True)
-        said.append(f"{HELPED[row['verdict']]} {words}: {change(row)}.")
-    return said
 
 
 HELPED = {
-    "higher": "It helped",
-    "lower": "It did harm",
-    "unclear": "Whether it helped cannot be told",
+    "higher": "The last iteration helped",
+    "lower": "The last iteration did harm",
+    "unclear": "Whether the last iteration helped cannot be told",
 }
 
 
