@@ -1,75 +1,80 @@
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
 from topr_pipeline import tables
 from topr_pipeline.errors import ToprError
-from topr_pipeline.evals import (
-    learning_curve,
+from topr_pipeline.report.scores import (
+    SCORES,
+    STEPS,
+    all_differences,
+    all_scores,
     markdown_table,
-    reward_histogram,
+    reading,
     score_table,
-    training_curve,
-    write_report,
+    steps,
 )
-from topr_pipeline.evals.plots import PANELS, _shown_metrics, pushed_apart
-
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def scored(pass_at_1, k=8):
     rows = [
         ("pass@1", pass_at_1, pass_at_1 - 0.03, pass_at_1 + 0.03, 200),
         (f"pass@{k}", 0.9, 0.88, 0.92, 200),
-        (f"maj@{k}", 0.89, 0.86, 0.91, 200),
-        ("invalid", 0.2, 0.15, 0.25, 200),
         ("mean_tokens", 17.23, 16.5, 18.0, 200),
     ]
     return pl.DataFrame(rows, schema=tables.EVAL_SCORES.schema, orient="row")
 
 
-SCORES = {0: scored(0.3), 1: scored(0.6), 2: scored(0.8)}
-MIXES = {1: {"rows": 4096, "positive_share": 0.3125}, 2: {"rows": 4000, "baseline": 0.5}}
+def test_scores_of_all_experiments_and_iterations_are_one_table(make_run):
+    runs = [make_run("one"), make_run("two")]
+    table = all_scores(runs)
+    assert table.schema == SCORES.schema
+    assert table.select("experiment", "iteration").unique().height == 6
 
 
-def test_report_has_its_three_files_and_equal_bytes_on_repetition(tmp_path):
-    write_report(tmp_path / "one", "tiny", SCORES, MIXES)
-    write_report(tmp_path / "two", "tiny", SCORES, MIXES)
-    names = {path.name for path in (tmp_path / "one").iterdir()}
-    assert names == {"report.md", "learning_curve.png", "scores.parquet"}
-    assert tables.content_hash(tmp_path / "one") == tables.content_hash(tmp_path / "two")
+def test_an_experiment_without_scores_is_an_error_that_says_what_to_run(make_run):
+    run = replace(make_run("two", {}), notes=["iter_00/checkpoint is missing: never made"])
+    with pytest.raises(ToprError, match=r"two has no eval_scores.*topr run two.*never made"):
+        all_scores([make_run("one"), run])
 
 
-def test_report_reads_the_first_against_the_last_iteration(tmp_path):
-    write_report(tmp_path / "report", "tiny", SCORES, MIXES)
-    text = (tmp_path / "report" / "report.md").read_text()
-    assert (
-        "pass@1 went from 0.300 [0.270, 0.330] at iteration 0 to 0.800 [0.770, 0.830] "
-        "at iteration 2 (+0.500); the intervals do not overlap." in text
-    )
-    assert "| 1 | 4096 | 0.3125 |  |" in text
-    assert "| 2 | 4000 |  | 0.5 |" in text
-    long = pl.read_parquet(tmp_path / "report" / "scores.parquet")
-    assert long.columns == ["iteration", *tables.EVAL_SCORES.columns]
-    assert long.height == sum(frame.height for frame in SCORES.values())
+def test_neighbours_are_compared_and_the_first_with_the_last(make_run):
+    run = make_run()
+    assert steps(run) == [(0, 1), (1, 2), (0, 2)]
+    assert steps(make_run(solved={0: {"p": "77"}, 3: {"p": "77"}})) == [(0, 3)]
+    assert steps(make_run(solved={0: {"p": "77"}})) == []
+    table = all_differences([run])
+    assert table.schema == STEPS.schema
+    first = table.filter(metric="pass@1", iteration=1).row(0, named=True)
+    assert (first["before"], first["after"]) == (3 / 8, 4 / 8)  # 0, 1/2, 1, 0 and 1, 1, 0, 0
 
 
-@pytest.mark.parametrize(
-    ("scores", "said"),
-    [
-        ({0: scored(0.5)}, "pass@1 is 0.500 [0.470, 0.530] at iteration 0."),
-        ({0: scored(0.5), 1: scored(0.52)}, "(+0.020); the intervals overlap."),
-        ({0: scored(0.5), 1: scored(0.2)}, "(-0.300); the intervals do not overlap."),
-    ],
-)
-def test_reading_says_what_the_intervals_allow(tmp_path, scores, said):
-    write_report(tmp_path / "report", "tiny", scores, {})
-    assert said in (tmp_path / "report" / "report.md").read_text()
+def test_experiments_are_compared_with_the_first_where_both_have_an_iteration(make_run):
+    one, two = make_run("one"), make_run("two", {0: {"p": "77"}, 1: {"p": "77", "q": "55"}})
+    table = all_differences([one, two]).filter(experiment="two", against="one", metric="pass@1")
+    assert table.select("iteration", "difference", "n").rows() == [(0, 1.0, 1), (1, -0.5, 2)]
 
 
-def test_report_without_scores_is_an_error(tmp_path):
-    with pytest.raises(ToprError, match="no eval_scores"):
-        write_report(tmp_path / "report", "tiny", {}, {})
-    assert not (tmp_path / "report").exists()
+def test_experiments_with_other_eval_prompts_are_not_compared(make_run):
+    two = make_run("two")
+    other = two.eval_prompts.with_columns(pl.col("prompt_id") + "x")
+    table = all_differences([make_run("one"), replace(two, eval_prompts=other)])
+    assert table.filter(pl.col("against") != pl.col("experiment")).is_empty()
+
+
+READINGS = [
+    ({0: "55", 1: "77"}, "The last iteration helped: +1.000 [+1.000, +1.000] against iteration 0"),
+    ({0: "77", 1: "55"}, "The last iteration did harm: -1.000"),
+    ({0: "77", 1: "77"}, "Whether the last iteration helped cannot be told: +0.000"),
+    ({2: "75"}, "pass@1 is 0.500 [0.500, 0.500] at iteration 2."),
+]
+
+
+@pytest.mark.parametrize(("answers", "said"), READINGS)
+def test_reading_says_whether_the_last_iteration_helped(make_run, answers, said):
+    run = make_run(solved={k: dict.fromkeys("pqrs", both) for k, both in answers.items()})
+    assert said in " ".join(reading(run, all_differences([run])))
 
 
 def test_score_table_has_one_row_per_iteration_and_one_column_per_metric():
@@ -85,43 +90,3 @@ def test_markdown_table_escapes_and_rounds():
     assert (
         markdown_table(frame) == "| what | share |\n| --- | ---: |\n| a\\|b | 0.3333 |\n|  | 2 |\n"
     )
-
-
-def test_curve_shows_the_largest_k_that_all_iterations_have():
-    assert _shown_metrics(SCORES) == ["pass@1", "pass@8", "maj@8"]
-    assert _shown_metrics({0: scored(0.3, k=4), 1: scored(0.6)}) == ["pass@1"]
-
-
-@pytest.mark.parametrize("scores", [{0: scored(0.3)}, SCORES, {k: scored(0.5) for k in range(40)}])
-def test_learning_curve_is_a_png_for_one_and_for_many_iterations(scores):
-    assert learning_curve(scores, "tiny").startswith(PNG)
-
-
-def test_labels_of_lines_that_end_together_are_pushed_apart():
-    assert pushed_apart([0.5, 0.49, 0.1], least=0.05, bottom=0) == [0.5, 0.45, 0.1]
-    assert pushed_apart([0.001], least=0.05, bottom=0) == [0.025]
-
-
-REWARDS = pl.DataFrame(
-    {
-        "prompt_id": ["a", "a", "b", "b", "c"],
-        "outcome": ["correct", "incorrect", "invalid", "incorrect", "unverifiable"],
-    }
-)
-
-
-@pytest.mark.parametrize("rewards", [REWARDS, REWARDS.head(1)])
-def test_reward_histogram_is_a_png(rewards):
-    assert reward_histogram(rewards).startswith(PNG)
-
-
-def test_reward_histogram_of_nothing_verifiable_says_so():
-    table = pl.DataFrame({"prompt_id": ["a"], "outcome": ["unverifiable"]})
-    assert reward_histogram(table).startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("weights", [[0.9, None, 0.5], [None, None, None]])
-def test_training_curve_is_a_png_with_and_without_negatives(weights):
-    figures = {column: [0.5, 0.2, 0.1] for column, *_ in PANELS}
-    log = pl.DataFrame({**figures, "step": [1, 2, 3], "weight_negative": weights})
-    assert training_curve(log).startswith(PNG)

@@ -1,5 +1,6 @@
 """What a report works out of its runs: everything that is drawn or written, without any layout."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -137,8 +138,12 @@ def differing_keys(runs: Sequence[Run]) -> list[list[str]]:
     """Rows of a key and its value in each experiment, for the keys that differ."""
     flat = [dict(_flat(run.experiment.model_dump(mode="json"))) for run in runs]
     keys = dict.fromkeys(key for each in flat for key in each)
-    rows = [[key, *(str(each.get(key, "")) for each in flat)] for key in keys]
+    rows = [[key, *(_text(each[key]) if key in each else "" for each in flat)] for key in keys]
     return [row for row in rows if len(set(row[1:])) > 1]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _flat(value: Any, path: str = "") -> list[tuple[str, Any]]:
