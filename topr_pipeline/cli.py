@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,6 +27,7 @@ from topr_pipeline.errors import ToprError
 
 if TYPE_CHECKING:
     import dagster as dg
+    import polars as pl
 
     from topr_pipeline.components.plan import Planned
     from topr_pipeline.components.project import Project
@@ -151,16 +152,41 @@ def status(
 
 
 @app.command()
-def report(experiment: Annotated[str, typer.Argument()]) -> None:
-    """Print the scores of an experiment and say where its report is."""
+def report(
+    experiment: Annotated[list[str], typer.Argument(metavar="EXPERIMENT...")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for it. Default: the asset's, or reports/ beside it for what is "
+            "unfinished and for several experiments.",
+            metavar="DIR",
+        ),
+    ] = None,
+) -> None:
+    """Print scores and write the report of an experiment, or of several side by side."""
     from topr_pipeline.components.plan import plan
+    from topr_pipeline.components.reporting import notes_of, run_of
+    from topr_pipeline.report import PAGE, write_report
 
     with _user_errors():
         project = _load()
-        (chosen,) = project.chosen([experiment])
-        planned = plan(chosen.nodes(), project.data)
-        if not _show_scores(project, planned):
-            raise ToprError(f"{chosen.name} has no scores yet; run `topr run {chosen.name}`")
+        chosen = project.chosen(experiment)
+        plans = [plan(each.nodes(), project.data) for each in chosen]
+        runs = [
+            run_of(each.name, each.nodes(), each.experiment, project.data, notes_of(planned))
+            for each, planned in zip(chosen, plans, strict=True)
+        ]
+        finished = output is None and len(runs) == 1 and plans[0][-1].state == "fresh"
+        if finished:
+            page = plans[0][-1].node.path(project.data) / PAGE
+        else:
+            below = project.data / chosen[0].name / "reports"
+            page = write_report(output or below / "_vs_".join(r.name for r in runs), runs)
+        for run in runs:
+            if len(runs) > 1:
+                out.print(f"[bold]{run.name}[/bold]")
+            _show_table(run.scores)
+        out.print(f"Report: {_short(page)}", soft_wrap=True)
 
 
 @app.command()
@@ -298,9 +324,7 @@ def _bytes(count: int) -> str:
 
 def _show_scores(project: Project, planned: Sequence[Planned]) -> bool:
     """The scores of the iterations that are fresh, and where the report is; whether any is."""
-    import polars as pl
-
-    from topr_pipeline.evals import score_table
+    from topr_pipeline.report import PAGE
     from topr_pipeline.tables import EVAL_SCORES
 
     scores = {
@@ -310,13 +334,21 @@ def _show_scores(project: Project, planned: Sequence[Planned]) -> bool:
     }
     if not scores:
         return False
-    shown = pl.col("metric").str.contains("^pass@|^maj@|^invalid$")
-    show_frame(score_table({k: frame.filter(shown) for k, frame in scores.items()}))
+    _show_table(scores)
     for p in planned:
         if p.node.stage == "report" and p.state == "fresh":
-            out.print(f"Report: {_short(p.node.path(project.data) / 'report.md')}", soft_wrap=True)
+            out.print(f"Report: {_short(p.node.path(project.data) / PAGE)}", soft_wrap=True)
     out.print("UI: `make dev`, then http://127.0.0.1:3000")
     return True
+
+
+def _show_table(scores: Mapping[int, pl.DataFrame]) -> None:
+    import polars as pl
+
+    from topr_pipeline.report import score_table
+
+    shown = pl.col("metric").str.contains("^pass@|^maj@|^invalid$")
+    show_frame(score_table({k: frame.filter(shown) for k, frame in scores.items()}))
 
 
 def _short(path: Path) -> str:

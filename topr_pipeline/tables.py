@@ -167,7 +167,7 @@ MIX = Table(
 EVAL_SCORES = Table(
     "eval_scores",
     {
-        "metric": (TEXT, "pass@1, pass@k, maj@k, invalid, truncated, unverifiable, mean_tokens"),
+        "metric": (TEXT, "pass@1, pass@k, maj@k, shares of samples and of prompts, mean_tokens"),
         "value": (FLOAT, "the estimate"),
         "low": (FLOAT, "lower end of the bootstrap interval over prompts"),
         "high": (FLOAT, "upper end"),
@@ -286,6 +286,9 @@ def remove(path: Path) -> None:
 TIMED = "training_log.parquet"
 """In a checkpoint's folder, but in no hash of it: it holds timings."""
 
+TIMED_SUFFIXES = ("report.html", "costs.parquet", "-time.png")
+"""Ends of names of a report's files with timings: of these the name alone is hashed."""
+
 
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
@@ -294,11 +297,13 @@ def _files(path: Path) -> list[Path]:
 
 
 def content_hash(path: Path) -> str:
-    """SHA-256 of a file, or of the names and contents of a folder's files."""
+    """SHA-256 of a file, or of the names and contents of a folder's files, timings left out."""
     digest = hashlib.sha256()
     for file in _files(path):
         if path.is_dir():
             digest.update(file.relative_to(path).as_posix().encode() + b"\0")
+            if file.name.endswith(TIMED_SUFFIXES):
+                continue
         with file.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)

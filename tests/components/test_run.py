@@ -111,7 +111,7 @@ def test_run_makes_everything_and_prints_the_closing_table(project: Project):
     result = project.topr("run", "toy")
     assert result.exit_code == 0, result.output
     assert "toy/iter_02/checkpoint" in result.stdout
-    assert "report.md" in result.stdout
+    assert "report.html" in result.stdout
     assert set(project.states().values()) == {"fresh"}
 
 
@@ -252,7 +252,29 @@ def test_report_prints_the_scores_and_where_the_files_are(project: Project):
     project.topr("run")
     result = project.topr("report", "toy")
     assert "pass@1" in result.stdout
-    assert "report.md" in result.stdout
+    assert "data/toy/report/report.html" in result.stdout.replace("\n", "")
+
+
+def test_report_of_an_unfinished_experiment_says_what_is_missing(project: Project):
+    project.topr("run", "--through", "1")
+    result = project.topr("report", "toy")
+    assert result.exit_code == 0, result.output
+    page = (project.root / "data/toy/reports/toy/report.html").read_text()
+    assert "iter_02/mix is missing: never made" in page
+    assert set(project.states().values()) == {"fresh", "missing"}
+
+
+def test_report_of_several_experiments_is_written_where_it_is_told(project: Project):
+    project.write(other=YAML.replace("baseline: 0", "baseline: 0.1"))
+    project.topr("run", "toy", "--through", "0")
+    refused = project.topr("report", "toy", "other", "--output", str(project.root / "both"))
+    assert refused.exit_code == 1
+    assert "other has no eval_scores yet" in refused.stderr
+    assert not (project.root / "both").exists()
+    project.topr("run", "other", "--through", "0")
+    result = project.topr("report", "toy", "other", "--output", str(project.root / "both"))
+    assert result.exit_code == 0, result.output
+    assert "mix.baseline" in (project.root / "both/report.html").read_text()
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])

@@ -8,7 +8,7 @@ import pytest
 from topr_pipeline import tables
 from topr_pipeline.errors import ToprError
 from topr_pipeline.evals import score
-from topr_pipeline.evals.metrics import bootstrap, majority, pass_at_k
+from topr_pipeline.evals.metrics import pass_at_k
 from topr_pipeline.experiment import Evaluation
 
 EVALUATION = Evaluation(samples_per_prompt=4, k=(1, 2, 4), bootstrap=200)
@@ -70,6 +70,8 @@ def test_scores_equal_values_computed_by_hand():
             "invalid": (1 / 4 + 0 + 3 / 4) / 3,
             "truncated": (1 / 4) / 3,
             "unverifiable": 0.0,
+            "none_correct": 0.0,
+            "few_correct": 2 / 3,  # b and c, 1 of 4 each
             "mean_tokens": (4 + 3 + 1) / 3,
         }
     )
@@ -100,31 +102,6 @@ def test_pass_at_k_equals_the_share_of_subsets_with_a_correct_sample(n):
 
 def test_pass_at_k_is_undefined_for_fewer_than_k_samples():
     assert np.isnan(pass_at_k(np.array([3]), np.array([3]), 4)).all()
-
-
-MAJORITY = [
-    ("7:1 5:1 5:1 7:1", True),  # tie: 7 came first
-    ("5:1 7:1 7:1 5:1", False),  # tie: 5 came first
-    ("-:1 5:1 7:1 7:1", True),  # a sample without an answer has no vote
-    ("-:1 /:1 -:1 7:1", True),
-    ("-:1 -:1 /:1 -:1", False),  # nobody votes
-    ("5:1 6:1 7:1 7:1", True),
-    ("5:1 6:1 6:1 7:1 7:1 7:1", False),  # only the first four vote
-]
-
-
-@pytest.mark.parametrize(("words", "right"), MAJORITY)
-def test_majority_of_the_first_four(words, right):
-    rewards, _ = sampled({"a": words})
-    assert majority(rewards, 4)["right"].to_list() == [right]
-
-
-def test_majority_answer_is_right_if_one_of_its_samples_is():
-    rewards, _ = sampled({"a": "7:1 7:1 5:1"})
-    rewards = rewards.with_columns(
-        outcome=pl.Series(["truncated", "correct", "incorrect"], dtype=pl.String)
-    )
-    assert majority(rewards, 3)["right"].to_list() == [True]
 
 
 def test_unverifiable_samples_are_dropped_and_only_their_share_is_told():
@@ -169,28 +146,32 @@ def test_interval_contains_the_value():
     assert table.select(pl.col("value").is_between("low", "high").all()).item()
 
 
-def test_bootstrap_equals_quantiles_of_explicitly_resampled_means():
-    values_PM = np.array([[0.0, 5.0], [1.0, np.nan], [0.5, 7.0], [1.0, 9.0]])
-    drawn = np.random.default_rng(3).integers(0, 4, (500, 4), dtype=np.int32)
-    means = np.ma.masked_invalid(values_PM[drawn]).mean(axis=1).filled(np.nan)
-    low, high = np.nanquantile(means, [0.05, 0.95], axis=0)
-    found_low, found_high = bootstrap(values_PM, 500, 0.9, seed=3)
-    assert found_low == pytest.approx(low)
-    assert found_high == pytest.approx(high)
+def test_prompts_with_none_and_few_correct_samples_are_counted():
+    prompts = {
+        "none": "5:1 5:1 -:1 /:1",
+        "a quarter": "7:1 5:1 5:1 5:1",
+        "half": "7:1 5:1 7:1 5:1",
+        "a third": "7:1 5:1 5:1 ?:1",
+    }
+    found = values(score(*sampled(prompts), Evaluation(samples_per_prompt=4, k=(1,)), seed=0))
+    assert (found["none_correct"], found["few_correct"]) == (1 / 4, 1 / 4)
 
 
-def test_bootstrap_in_blocks_equals_bootstrap_at_once(monkeypatch):
-    values_PM = np.random.default_rng(0).random((50, 2))
-    whole = bootstrap(values_PM, 100, 0.95, seed=0)
-    monkeypatch.setattr("topr_pipeline.evals.metrics._BLOCK", 150)
-    assert np.allclose(whole, bootstrap(values_PM, 100, 0.95, seed=0), rtol=0, atol=1e-12)
+def test_a_score_adds_weighted_voting_and_best_of_k():
+    rewards, solutions = sampled(EXAMPLE)
+    scores = pl.Series([0.1, 0.2, 0.9, 1.0, 0.5, 0.9, 0.3, 0.0, 0.0, 0.0, 0.0, 0.7])
+    found = values(score(rewards.with_columns(score=scores), solutions, EVALUATION, seed=0))
+    plain = values(score(rewards, solutions, EVALUATION, seed=0))
+    assert {m: found[m] for m in plain} == plain
+    # a: 5 has .9 against .3 of 7; b: 7 has .9 against .8 of 5; c: 7 alone votes.
+    assert found["weighted_maj@4"] == pytest.approx(2 / 3)
+    # Highest: invalid, 7, 7.
+    assert found["best@4"] == pytest.approx(2 / 3)
 
 
-def test_nominal_95_percent_intervals_cover_about_95_percent():
-    rng = np.random.default_rng(0)
-    covered = 0
-    for seed in range(300):
-        values_PM = rng.binomial(8, rng.beta(2, 3, 150))[:, None] / 8  # expectation 0.4
-        low, high = bootstrap(values_PM, 300, 0.95, seed)
-        covered += bool(low[0] <= 0.4 <= high[0])
-    assert 0.91 <= covered / 300 <= 0.985
+@pytest.mark.parametrize("wrong", [-0.5, float("nan"), float("inf")])
+def test_a_score_that_is_no_weight_is_refused_with_its_place(wrong):
+    rewards, solutions = sampled(EXAMPLE)
+    rewards = rewards.with_columns(score=pl.Series([0.5] * 11 + [wrong]))
+    with pytest.raises(ToprError, match=r"1 of 12 scores.*'c', sample_index 3"):
+        score(rewards, solutions, EVALUATION, seed=0)

@@ -39,8 +39,8 @@ STAGE_VERSIONS: Mapping[str, str] = {
     "offline_rewards": "1",
     "mix": "1",
     "checkpoint": "3",
-    "eval_scores": "2",
-    "report": "1",
+    "eval_scores": "3",
+    "report": "2",
 }
 """Raised by hand when a stage's code changes what it makes from the same inputs. What samples are
 drawn has a version of its own, `solutions.store.FORMAT`: it is in the key of the sample store.
@@ -108,6 +108,7 @@ def unroll(name: str, experiment: Experiment, root: Path) -> dict[str, Node]:
     base = checkpoint = add("iter_00/checkpoint", "base_policy", 0)
     scores = [add("iter_00/eval_scores", "eval_scores", 0, eval_prompts, checkpoint)]
     mixes: list[str] = []
+    trained: list[str] = []
     rewarded: list[tuple[str, str]] = []
     replayed = experiment.mix.replay.iterations if experiment.mix.replay else 0
     for k in range(1, experiment.iterations + 1):
@@ -126,8 +127,9 @@ def unroll(name: str, experiment: Experiment, root: Path) -> dict[str, Node]:
         sources = [key for pair in rewarded[-1 - replayed :] for key in pair]
         mixes.append(add(f"{it}/mix", "mix", k, *sources))
         checkpoint = add(f"{it}/checkpoint", "checkpoint", k, mixes[-1], checkpoint)
+        trained.append(checkpoint)
         scores.append(add(f"{it}/eval_scores", "eval_scores", k, eval_prompts, checkpoint))
-    add("report", "report", None, *scores, *mixes)
+    add("report", "report", None, eval_prompts, *scores, *mixes, *trained)
     return nodes
 
 

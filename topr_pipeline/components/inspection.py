@@ -23,6 +23,7 @@ from topr_pipeline.evals import (
     training_curve,
 )
 from topr_pipeline.experiment import Experiment
+from topr_pipeline.report import PAGE
 from topr_pipeline.tables import (
     EVAL_SCORES,
     MIX,
@@ -263,9 +264,10 @@ def _report(node: Node, experiment: Experiment, data: Path, figures: Figures) ->
     return Inspection(
         f"pass@1 {first:.3f} -> {last:.3f}",
         {
-            "report": str(folder / "report.md"),
+            "report": str(folder / PAGE),
             "learning_curve": (folder / "learning_curve.png").read_bytes(),
             "scores": table,
+            "differences": pl.read_parquet(folder / "differences.parquet"),
         },
     )
 

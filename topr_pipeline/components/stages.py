@@ -16,12 +16,13 @@ from topr_pipeline.checkpoints.jobs import BasePolicyJob, TrainJob
 from topr_pipeline.checkpoints.packages import check_packages
 from topr_pipeline.components import offline
 from topr_pipeline.components.graph import Node
-from topr_pipeline.components.manifest import read_manifest
 from topr_pipeline.components.models import Models
+from topr_pipeline.components.reporting import run_of
 from topr_pipeline.components.samples import note_cost, noted_costs, part_name, sampling_of, store
-from topr_pipeline.evals import score, write_report
+from topr_pipeline.evals import score
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.progress import Progress
+from topr_pipeline.report import write_report
 from topr_pipeline.tables import EVAL_SCORES, PROMPTS, REWARDS, SOLUTIONS
 
 
@@ -287,23 +288,10 @@ def make_eval_scores(work: Work) -> Figures:
 
 
 def make_report(work: Work) -> Figures:
-    """Draw the learning curve and write the table over all iterations."""
-    write_report(
-        work.out,
-        work.node.key.split("/")[0],
-        {
-            n.iteration or 0: EVAL_SCORES.read(n.path(work.data) / "scores.parquet")
-            for n in work.inputs_of("eval_scores")
-        },
-        {n.iteration or 0: _mix_figures(n, work.data) for n in work.inputs_of("mix")},
-    )
+    """Draw and tell what the iterations scored, why, and at which cost."""
+    name = work.node.key.partition("/")[0]
+    write_report(work.out, [run_of(name, work.nodes, work.experiment, work.data)])
     return {}
-
-
-def _mix_figures(node: Node, data: Path) -> dict[str, float]:
-    manifest = read_manifest(node.manifest_path(data))
-    figures = manifest.figures if manifest else {}
-    return {key: figures[key] for key in MIX_FIGURES}
 
 
 MIX_FIGURES = ("rows", "baseline", "positive_share", "effective_positive_share")

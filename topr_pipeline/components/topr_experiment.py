@@ -35,7 +35,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "mix": "The curated training set: which samples, with which advantage R - c.",
     "checkpoint": "The policy after one pass of TOPR over the mix.",
     "eval_scores": "pass@1, pass@k, maj@k and more on the held-out prompts, with intervals.",
-    "report": "Learning curve and table over all iterations.",
+    "report": "What the iterations scored, why, and at which cost: one page, plots and tables.",
 }
 KINDS: Mapping[str, set[str]] = {
     "prompts": {"polars", "parquet"},

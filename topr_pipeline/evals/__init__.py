@@ -1,25 +1,28 @@
 """Evals: from rewarded solutions of eval prompts to scores, and from scores to a report.
 
 In: `rewards` and `solutions` tables of the eval prompts and the `evaluation` section.
-Out: an `eval_scores` table with bootstrap intervals; a report folder; plots as PNG bytes.
+Out: an `eval_scores` table with bootstrap intervals, paired differences between two evals, scores
+by subject or level; plots of an artifact as PNG bytes.
 May fail: ToprError for rewards that do not fit the solutions, for an eval without a verifiable
-sample, and for a k that no prompt has samples enough for.
+sample, for a k that no prompt has samples enough for, and for evals that share no prompt.
 """
 
-from topr_pipeline.evals.metrics import score
+from topr_pipeline.evals.breakdown import BREAKDOWN, breakdown
+from topr_pipeline.evals.comparison import DIFFERENCES, differences
+from topr_pipeline.evals.metrics import by_prompt, score
 from topr_pipeline.evals.mix_plots import mix_solve_rates, mix_waterfall
 from topr_pipeline.evals.plots import learning_curve, reward_histogram, training_curve
-from topr_pipeline.evals.report import all_scores, markdown_table, score_table, write_report
 
 __all__ = [
-    "all_scores",
+    "BREAKDOWN",
+    "DIFFERENCES",
+    "breakdown",
+    "by_prompt",
+    "differences",
     "learning_curve",
-    "markdown_table",
     "mix_solve_rates",
     "mix_waterfall",
     "reward_histogram",
     "score",
-    "score_table",
     "training_curve",
-    "write_report",
 ]

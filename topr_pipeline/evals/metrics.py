@@ -13,26 +13,49 @@ import polars as pl
 
 from topr_pipeline import tables
 from topr_pipeline.errors import ToprError
+from topr_pipeline.evals.bootstrap import bootstrap
+from topr_pipeline.evals.voting import best_of, check_scores, majority
 from topr_pipeline.experiment import Evaluation
 from topr_pipeline.mixes.pairing import KEY, paired
 
-_BLOCK = 1 << 22
-"""Prompts drawn at a time by the bootstrap: bounds its memory at about 100 MB."""
+FEW = 0.25
+"""A prompt has few correct samples when at least one and at most this share of them are."""
 
 
 def score(
     rewards: pl.DataFrame, solutions: pl.DataFrame, evaluation: Evaluation, seed: int
 ) -> pl.DataFrame:
-    """The `eval_scores` table: pass@1, then pass@k and maj@k for every k > 1, shares, mean_tokens.
+    """The `eval_scores` table: the means of `by_prompt` over prompts, with their intervals.
 
-    There is no maj@1, a vote of one: its expectation is pass@1. Raises ToprError when rewards and
-    solutions do not fit, without a verifiable sample, and for a k with which no prompt is left.
+    Raises ToprError as `by_prompt` does.
+    """
+    ks = sorted({k for k in evaluation.k or (evaluation.samples_per_prompt,) if k > 1})
+    return summarised(by_prompt(rewards, solutions, ks), evaluation, seed)
+
+
+def by_prompt(rewards: pl.DataFrame, solutions: pl.DataFrame, ks: list[int]) -> pl.DataFrame:
+    """One row per prompt, sorted by prompt_id, one column per metric; NaN where it is undefined.
+
+    pass@1, then pass@k, maj@k and, where `rewards` has a column `score`, weighted_maj@k and best@k
+    for each of `ks` (above 1); the shares of samples that are invalid, truncated and unverifiable;
+    whether none and whether few (FEW) of the prompt's samples are correct; mean_tokens. There is no
+    maj@1, a vote of one: its expectation is pass@1. docs/evaluation.md has the formulas.
+
+    Raises ToprError when rewards and solutions do not fit, for scores that are no weights, without
+    a verifiable sample, and for a k with which no prompt is left.
     """
     tokens = solutions.select(*KEY, tokens=pl.col("token_ids").list.len())
-    rows = paired(tokens, rewards.select(*KEY, "answer", "outcome")).sort(KEY)
-    ks = sorted({k for k in evaluation.k or (evaluation.samples_per_prompt,) if k > 1})
-    values = per_prompt(rows, ks)
+    scored = ["score"] if "score" in rewards.columns else []
+    rows = paired(tokens, rewards.select(*KEY, "answer", "outcome", *scored)).sort(KEY)
+    if scored:
+        check_scores(rows)
+    values = _by_prompt(rows, ks)
     _check_defined(values, rows.height)
+    return values
+
+
+def summarised(values: pl.DataFrame, evaluation: Evaluation, seed: int) -> pl.DataFrame:
+    """The `eval_scores` table of the values of `by_prompt`."""
     matrix_PM = values.drop("prompt_id").to_numpy().astype(float)
     low_M, high_M = bootstrap(matrix_PM, evaluation.bootstrap, evaluation.confidence, seed)
     table = pl.DataFrame(
@@ -48,11 +71,7 @@ def score(
     return tables.EVAL_SCORES.conform(table.with_columns(pl.col("value", "low", "high").round(12)))
 
 
-def per_prompt(rows: pl.DataFrame, ks: list[int]) -> pl.DataFrame:
-    """One row per prompt, sorted by prompt_id, one column per metric; NaN where it is undefined.
-
-    `rows` has prompt_id, sample_index, answer, outcome, tokens and is sorted by the first two.
-    """
+def _by_prompt(rows: pl.DataFrame, ks: list[int]) -> pl.DataFrame:
     usable = rows.filter(pl.col("outcome") != "unverifiable")
     is_ = {name: pl.col("outcome") == name for name in tables.OUTCOMES}
     counts = usable.group_by("prompt_id").agg(
@@ -60,6 +79,8 @@ def per_prompt(rows: pl.DataFrame, ks: list[int]) -> pl.DataFrame:
         correct=is_["correct"].sum(),
         invalid=is_["invalid"].mean(),
         truncated=is_["truncated"].mean(),
+        none_correct=(~is_["correct"].any()).cast(pl.Float64),
+        few_correct=(is_["correct"].any() & (is_["correct"].mean() <= FEW)).cast(pl.Float64),
         mean_tokens=pl.col("tokens").mean(),
     )
     prompts = rows.group_by("prompt_id").agg(unverifiable=is_["unverifiable"].mean())
@@ -69,10 +90,26 @@ def per_prompt(rows: pl.DataFrame, ks: list[int]) -> pl.DataFrame:
     return prompts.select(
         "prompt_id",
         *(pl.Series(f"pass@{k}", pass_at_k(n_P, correct_P, k)) for k in [1, *ks]),
-        *(_maj_at_k(usable, prompts, k) for k in ks),
+        *_chosen(usable, prompts, ks),
         *(pl.col(c).fill_null(math.nan) for c in ("invalid", "truncated", "unverifiable")),
-        pl.col("mean_tokens").fill_null(math.nan),
+        *(pl.col(c).fill_null(math.nan) for c in ("none_correct", "few_correct", "mean_tokens")),
     )
+
+
+def _chosen(usable: pl.DataFrame, prompts: pl.DataFrame, ks: list[int]) -> list[pl.Series]:
+    """Per prompt and k: is the answer that a vote or a score chooses right?"""
+    found = {f"maj@{k}": majority(usable, k) for k in ks}
+    if "score" in usable.columns:
+        found |= {f"weighted_maj@{k}": majority(usable, k, weight="score") for k in ks}
+        found |= {f"best@{k}": best_of(usable, k) for k in ks}
+    asked = prompts.select("prompt_id")
+    return [
+        asked.join(right, on="prompt_id", how="left", maintain_order="left")["right"]
+        .cast(pl.Float64)
+        .fill_null(math.nan)
+        .alias(name)
+        for name, right in found.items()
+    ]
 
 
 def pass_at_k(n_P: np.ndarray, correct_P: np.ndarray, k: int) -> np.ndarray:
@@ -86,68 +123,6 @@ def pass_at_k(n_P: np.ndarray, correct_P: np.ndarray, k: int) -> np.ndarray:
     for drawn in range(k):
         all_wrong_P *= np.maximum(wrong_P - drawn, 0) / np.maximum(n_P - drawn, 1)
     return np.where(n_P >= k, 1 - all_wrong_P, np.nan)
-
-
-def majority(rows: pl.DataFrame, k: int) -> pl.DataFrame:
-    """Per prompt with k rows or more: is the answer that most of its first k rows give correct?
-
-    Answers are compared as text. Rows without an answer do not vote, and without any vote the
-    prompt is wrong. A tie goes to the answer that was given first (lowest sample_index). An answer
-    is correct if one of its samples was verified as correct.
-
-    Returns prompt_id and `right` (bool). `rows` are sorted by (prompt_id, sample_index).
-    """
-    first = rows.with_columns(turn=pl.int_range(pl.len()).over("prompt_id")).filter(
-        pl.len().over("prompt_id") >= k, pl.col("turn") < k
-    )
-    winners = (
-        first.drop_nulls("answer")
-        .group_by("prompt_id", "answer")
-        .agg(
-            votes=pl.len(), turn=pl.col("turn").min(), right=(pl.col("outcome") == "correct").any()
-        )
-        .sort("prompt_id", "votes", "turn", descending=[False, True, False])
-        .unique("prompt_id", keep="first", maintain_order=True)
-    )
-    return (
-        first.select(pl.col("prompt_id").unique())
-        .join(winners.select("prompt_id", "right"), on="prompt_id", how="left")
-        .with_columns(pl.col("right").fill_null(False))
-    )
-
-
-def bootstrap(
-    values_PM: np.ndarray, resamples: int, confidence: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile interval of each column's mean over its defined (not NaN) prompts.
-
-    Prompts are drawn with replacement, the same draws for all M columns. Memory does not grow with
-    `resamples` times prompts. Returns the lower and upper ends, shape M each.
-    """
-    rng = np.random.default_rng(seed)
-    prompts = len(values_PM)
-    defined_PM = ~np.isnan(values_PM)
-    sums_of = np.hstack([np.where(defined_PM, values_PM, 0), defined_PM])
-    totals = np.empty((resamples, sums_of.shape[1]))
-    block = max(1, _BLOCK // prompts)
-    for start in range(0, resamples, block):
-        some = min(block, resamples - start)
-        drawn = rng.integers(0, prompts, (some, prompts), dtype=np.int32)
-        drawn += (np.arange(some, dtype=np.int32) * prompts)[:, None]
-        times = np.bincount(drawn.ravel(), minlength=some * prompts).reshape(some, prompts)
-        totals[start : start + some] = times.astype(float) @ sums_of
-    sums, counts = np.hsplit(totals, 2)
-    means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
-    tail = (1 - confidence) / 2
-    low_M, high_M = np.nanquantile(means, [tail, 1 - tail], axis=0)
-    return low_M, high_M
-
-
-def _maj_at_k(usable: pl.DataFrame, prompts: pl.DataFrame, k: int) -> pl.Series:
-    right = prompts.select("prompt_id").join(
-        majority(usable, k), on="prompt_id", how="left", maintain_order="left"
-    )["right"]
-    return right.cast(pl.Float64).fill_null(math.nan).alias(f"maj@{k}")
 
 
 def _check_defined(values: pl.DataFrame, samples: int) -> None:

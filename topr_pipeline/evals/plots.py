@@ -158,11 +158,17 @@ def _direct_labels(axes: Axes, x: float, ends: Sequence[tuple[float, str, str]])
 
 
 def pushed_apart(falling: Sequence[float], least: float, bottom: float) -> list[float]:
-    """`falling` values, each at least `least` below the one before, half of it above `bottom`."""
+    """`falling` values, each at least `least` below the one before, half of it above `bottom`.
+
+    Those for which that leaves no room below are pushed up.
+    """
     heights: list[float] = []
     for value in falling:
-        y = min(value, heights[-1] - least) if heights else value
-        heights.append(max(y, bottom + least / 2))
+        heights.append(min(value, heights[-1] - least) if heights else value)
+    floor = bottom + least / 2
+    for i in reversed(range(len(heights))):
+        heights[i] = max(heights[i], floor)
+        floor = heights[i] + least
     return heights
 
 
