@@ -84,6 +84,7 @@ def _base_url(value: str) -> str:
     address = urlsplit(value)
     if address.scheme not in ("http", "https") or not address.hostname or address.query:
         raise ValueError("a base URL such as http://127.0.0.1:8000/v1 is wanted")
+    _ = address.port  # a ValueError where it is none
     if "@" in address.netloc:
         raise ValueError("no credentials in a URL; name a variable in api_key_env")
     return value.rstrip("/")
@@ -124,7 +125,7 @@ class Server(Section):
         default=None,
         description="name sent to the servers; null: what they serve, if it is the policy's folder",
     )
-    api_key_env: str = Field(
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
         default="OPENAI_API_KEY", description="environment variable with the key, if there is one"
     )
     concurrency: Positive = Field(default=32, description="requests in flight, over all servers")
