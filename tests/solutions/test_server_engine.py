@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -407,3 +408,18 @@ URLS = ["http://127.0.0.1:8000/v1", "http://127.0.0.1:8001/v1"]
 def test_a_section_that_cannot_work_is_refused(server: Any, error: str):
     with pytest.raises(ValueError, match=error):
         Sampling.model_validate({"engine": "server", "server": server})
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"urls": [f"http://me:{KEY}@127.0.0.1/v1"]},
+        {"urls": URLS, "api_key_env": KEY},
+        {"urls": URLS, "api_key": KEY},
+    ],
+    ids=["in a URL", "instead of its variable", "under a key of its own"],
+)
+def test_a_secret_in_the_wrong_place_is_refused_and_not_shown(server: Any):
+    with pytest.raises(ValidationError) as raised:
+        Sampling.model_validate({"engine": "server", "server": server})
+    assert KEY not in str(raised.value) + str(raised.value.errors())

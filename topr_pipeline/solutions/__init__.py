@@ -7,7 +7,7 @@ the model's context, a full disk. Finished shards stay in the store: the next ru
 """
 
 from topr_pipeline.solutions.engine import Completion, Engine, Request
-from topr_pipeline.solutions.engines import make_engine
+from topr_pipeline.solutions.engines import check_engine, make_engine
 from topr_pipeline.solutions.sample import Asked, Cost, Sampled, sample, sample_part
 from topr_pipeline.solutions.store import set_fingerprint
 
@@ -18,6 +18,7 @@ __all__ = [
     "Engine",
     "Request",
     "Sampled",
+    "check_engine",
     "make_engine",
     "sample",
     "sample_part",

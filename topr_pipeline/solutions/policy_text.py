@@ -39,8 +39,8 @@ class PolicyText:
         )
         self.tokenizer = tokenizer
         self.vocabulary: int = config.get_text_config().vocab_size
-        self.context: int | None = getattr(
-            config.get_text_config(), "max_position_embeddings", None
+        self.context = sampling.context(
+            getattr(config.get_text_config(), "max_position_embeddings", None)
         )
         self.dtype = str(config.dtype or "float32").removeprefix("torch.")
         eos = (generation.eos_token_id, tokenizer.eos_token_id)
