@@ -90,9 +90,12 @@ def _run_one(
 ) -> bool:
     from topr_pipeline.components.launch import launch, project_instance
     from topr_pipeline.components.stages import check_inputs
+    from topr_pipeline.solutions import check_engine
 
     forced = [_asset(said, chosen) for said in force]
     check_inputs(chosen.experiment, chosen.root)
+    if not dry_run:
+        check_engine(chosen.experiment.sampling.engine)
     with project_instance(project.root) as instance:
         before = _planned(project, chosen, instance, forced, through)
         if beyond := set(forced) - {p.key for p in before}:

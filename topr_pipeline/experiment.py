@@ -81,6 +81,9 @@ __all__ = [
     "fingerprint",
 ]
 
+Temperature = Annotated[Float, Field(ge=0.01)]
+"""vLLM would take less for 0.01, and logits divided by very little overflow."""
+
 EngineName = Annotated[str, known_or_dotted("transformers", "vllm", "server", "fake")]
 
 
@@ -88,6 +91,7 @@ def _base_url(value: str) -> str:
     address = urlsplit(value)
     if address.scheme not in ("http", "https") or not address.hostname or address.query:
         raise ValueError("a base URL such as http://127.0.0.1:8000/v1 is wanted")
+    _ = address.port  # a ValueError where it is none
     if "@" in address.netloc:
         raise ValueError("no credentials in a URL; name a variable in api_key_env")
     return value.rstrip("/")
@@ -123,12 +127,14 @@ class Vllm(Section):
 class Server(Section):
     """OpenAI-compatible completions servers (`engine: server`) that all serve the policy."""
 
+    secretive = True
+
     urls: Annotated[tuple[BaseUrl, ...], Field(min_length=1)]
     model: str | None = Field(
         default=None,
         description="name sent to the servers; null: what they serve, if it is the policy's folder",
     )
-    api_key_env: str = Field(
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
         default="OPENAI_API_KEY", description="environment variable with the key, if there is one"
     )
     concurrency: Positive = Field(default=32, description="requests in flight, over all servers")
@@ -145,7 +151,7 @@ class Sampling(Section):
     engine: EngineName = "transformers"
     prompts_per_iteration: Positive | None = None
     samples_per_prompt: Positive = 8
-    temperature: PositiveFloat = 1.0
+    temperature: Temperature = 1.0
     top_p: Annotated[Float, Field(gt=0, le=1)] = 1.0
     top_k: Natural = 0
     max_tokens: Positive = 512
@@ -173,6 +179,11 @@ class Sampling(Section):
         """vLLM and servers fill up by themselves, and wait for the last ones only once."""
         together = self.shard_size if self.engine in ("vllm", "server") else 256
         return self.batch_size or together
+
+    def context(self, of_policy: int | None) -> int | None:
+        """The longest sequence, in tokens: the policy's, unless vLLM is given less; None: any."""
+        own = self.vllm.max_model_len if self.engine == "vllm" else None
+        return min((n for n in (own, of_policy) if n is not None), default=None)
 
     @model_validator(mode="after")
     def _server_is_named(self) -> Self:
@@ -228,7 +239,7 @@ class Evaluation(Section):
     """How a checkpoint is scored on `eval_prompts`; the engine is that of `sampling`."""
 
     samples_per_prompt: Positive = 8
-    temperature: PositiveFloat = 1.0
+    temperature: Temperature = 1.0
     top_p: Annotated[Float, Field(gt=0, le=1)] = 1.0
     top_k: Natural = 0
     max_tokens: Positive | None = Field(default=None, description="null: that of sampling")

@@ -6,6 +6,9 @@ from pydantic import Field, field_validator, model_validator
 
 from topr_pipeline.section import Natural, Positive, PositiveFloat, Section
 
+Named = Annotated[str, Field(min_length=1)]
+"""A path; an empty one would be the project's root."""
+
 # ------------------------------------------------------------------------------------- policy
 
 
@@ -37,7 +40,7 @@ class FolderPolicy(Section):
     """A local folder in Hugging Face format; `path` is relative to the project's root."""
 
     source: Literal["folder"]
-    path: str
+    path: Named
     dtype: SavedDtype = Field(default=None, description="of the saved weights; null: as they are")
     trust_remote_code: bool = False
 
@@ -116,7 +119,7 @@ class FilePrompts(Rows):
     """JSONL, CSV or Parquet: a file, a folder or a pattern, relative to the project's root."""
 
     source: Literal["files"]
-    path: str
+    path: Named
 
 
 class HubPrompts(Rows):
@@ -192,7 +195,7 @@ class Template(Section):
     text: str = "{prompt}"
     chat: bool = Field(default=False, description="in turns, by the policy's own chat template")
     system: str | None = None
-    examples: tuple[Shot, ...] | str = ()
+    examples: tuple[Shot, ...] | Named = ()
     separator: str = Field(default="\n\n", description="between examples, unless chat")
 
     @field_validator("text")

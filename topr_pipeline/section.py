@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -58,6 +58,8 @@ class Section(BaseModel):
     """Base of every section: frozen, finite numbers, unknown keys refused with what is accepted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    secretive: ClassVar[bool] = False
+    """Whether errors leave out values: one may be a secret that was put there by mistake."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -72,6 +74,8 @@ class Section(BaseModel):
     @classmethod
     def _explained(cls, detail: ErrorDetails, value: Any) -> InitErrorDetails:
         loc = _without_union_tags(detail["loc"], value)
+        if cls.secretive:
+            detail = {**detail, "input": None}
         if detail["type"] != "extra_forbidden" or len(loc) != 1:
             return cast(InitErrorDetails, {**detail, "loc": loc})
         key = str(loc[0])

@@ -87,7 +87,7 @@ def test_a_hub_model_out_of_reach_is_a_clear_error(tmp_path, monkeypatch):
 
 
 THERE = [
-    ("folder", "nothing", r"policy.path: .*/nothing holds no config.json"),
+    ("folder", "nothing", r"policy.path: .*/nothing is not there"),
     ("gguf", "toy.gguf", r"policy.path: .*/toy.gguf is not there; beside it: other.gguf"),
     ("gguf", "deep/toy.gguf", r"toy.gguf is not there; beside it: no GGUF file"),
     ("gguf", "package:no_such_package/a.gguf", r"package that is not installed; install it"),

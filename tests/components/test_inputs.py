@@ -75,7 +75,7 @@ REFUSED = [
         {"evaluation": {"max_tokens": 37}},
         r"(?s)2 of 2 eval_prompts .*eval.jsonl:1: 4 tokens.*evaluation.max_tokens",
     ),
-    ({"policy": {"source": "folder", "path": "none"}}, r"none holds no config.json"),
+    ({"policy": {"source": "folder", "path": "none"}}, r"none is not there"),
     ({"policy": {"source": "gguf", "path": "none.gguf"}}, r"none.gguf is not there"),
     ({"prompts": {"source": "files", "path": "eval.jsonl"}}, r"2 of 2 eval_prompts are also in"),
 ]
@@ -92,6 +92,14 @@ def test_prompts_that_fit_the_tiny_policy_pass_and_longer_ones_do_not(root):
     check_inputs(experiment(policy=tiny, sampling={"max_tokens": 123}), root)
     with pytest.raises(ToprError, match="4 of 4 prompts are too long"):
         check_inputs(experiment(policy=tiny, sampling={"max_tokens": 124}), root)
+
+
+def test_the_context_that_vllm_is_given_counts_for_vllm_alone(root):
+    sampling = {"engine": "vllm", "max_tokens": 8, "vllm": {"max_model_len": 11}}
+    with pytest.raises(ToprError, match=r"of 11 \(sampling\.vllm\.max_model_len\)"):
+        check_inputs(experiment(sampling=sampling), root)
+    check_inputs(experiment(sampling={**sampling, "vllm": {"max_model_len": 12}}), root)
+    check_inputs(experiment(sampling={**sampling, "engine": "transformers"}), root)
 
 
 def test_the_fake_engine_has_no_context(root):

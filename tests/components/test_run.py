@@ -124,6 +124,16 @@ def test_a_second_run_launches_nothing_and_says_so(project: Project):
     assert len(project.runs()) == before == 1
 
 
+def test_an_engine_that_is_not_installed_is_said_before_anything_runs(project: Project):
+    engine = '"python: no_such.engine:make", max_tokens: 8'
+    project.write(toy=YAML.replace("engine: fake", f"engine: {engine}"))
+    result = project.topr("run", "toy")
+    assert result.exit_code == 1
+    assert "sampling.engine" in result.stderr
+    assert project.models.calls == []
+    assert not project.runs()
+
+
 def test_a_dry_run_launches_nothing(project: Project):
     result = project.topr("run", "--dry-run")
     assert result.stdout.count("missing") == 15

@@ -96,6 +96,12 @@ WRONG = [
         "engine: vlm",
         "13: sampling.engine: accepted: transformers, vllm, server, fake",
     ),
+    ("temperature: 1.0", "temperature: 1.0e-40", "13: sampling.temperature: Input should be gre"),
+    (
+        "    source: word_problems\n    count: 4",
+        '    source: files\n    path: ""',
+        "11: eval_prompts.path: String should have at least 1 character",
+    ),
     (
         "    learning_rate: 5e-7",
         "    objective: {negative: [1, 0]}",
@@ -122,6 +128,13 @@ def test_a_wrong_file_is_refused_with_line_key_and_what_is_accepted(load, line, 
     lines = str(error.value).splitlines()
     assert any(said in each for each in lines), str(error.value)
     assert all("/mine/defs.yaml:" in each for each in lines)
+
+
+def test_a_key_that_was_written_into_the_file_is_not_shown(load):
+    server = "engine: server\n    server: {urls: [http://127.0.0.1/v1], api_key: sk-canary}"
+    with pytest.raises(ToprError, match="unknown key 'api_key'") as error:
+        load(GOOD.replace("temperature: 1.0", server))
+    assert "sk-canary" not in str(error.value)
 
 
 def test_all_errors_are_said_at_once(load):

@@ -19,7 +19,8 @@ def words(prompt: str) -> int:
 
 
 def check(*prompts: str, max_tokens: int = 90, context: int = 100, count=words) -> None:
-    check_context(table(*prompts), "prompts", max_tokens, "sampling.max_tokens", context, count)
+    keys = ("sampling.max_tokens", context, "policy")
+    check_context(table(*prompts), "prompts", max_tokens, *keys, count)
 
 
 def test_prompts_that_fit_to_the_token_pass():
@@ -32,7 +33,7 @@ def test_prompts_that_are_too_long_are_counted_and_named_with_file_row_and_token
     said = str(error.value)
     assert "set.csv:2: 11 tokens\n  set.csv:3: 400 tokens" in said
     assert "90 new tokens (sampling.max_tokens) at most 10" in said
-    assert "context of 100" in said
+    assert "context of 100 (policy)" in said
 
 
 @pytest.mark.parametrize("max_tokens", [100, 101])

@@ -3,7 +3,7 @@ import importlib.util
 import pytest
 
 from topr_pipeline.errors import ToprError
-from topr_pipeline.solutions import make_engine
+from topr_pipeline.solutions import check_engine, make_engine
 from topr_pipeline.solutions.server_engine import ServerEngine
 from topr_pipeline.solutions.transformers_engine import TransformersEngine
 from topr_pipeline.testing import FakeEngine
@@ -29,9 +29,14 @@ def test_what_is_no_engine_is_refused_naming_the_key(name: str, said: str):
     with pytest.raises(ToprError, match=r"sampling\.engine") as error:
         make_engine(name)
     assert said in str(error.value)
+    if name.startswith("python:"):
+        with pytest.raises(ToprError):
+            check_engine(name)
 
 
 def test_a_missing_vllm_is_reported_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ToprError, match="make vllm"):
         make_engine("vllm")
+    with pytest.raises(ToprError, match="make vllm"):
+        check_engine("vllm")

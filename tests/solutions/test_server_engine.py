@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -45,6 +47,7 @@ class FakeServer:
     reply: Callable[[Body, int], tuple[int, Any] | None] = lambda body, i: (200, answer(body))
     bodies: list[Body] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
     at_once: int = 0
     most_at_once: int = 0
     url: str = ""
@@ -111,7 +114,8 @@ def _handler(fake: FakeServer) -> type[BaseHTTPRequestHandler]:
         def say(self, status: int, said: Any) -> None:
             text = (said if isinstance(said, str) else json.dumps(said)).encode()
             self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
+            for name, value in {"Content-Length": str(len(text)), **fake.headers}.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(text)
 
@@ -124,7 +128,7 @@ def _handler(fake: FakeServer) -> type[BaseHTTPRequestHandler]:
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waits: list[float] = []
-    monkeypatch.setattr("time.sleep", waits.append)
+    monkeypatch.setattr("backoff._sync.time", SimpleNamespace(sleep=waits.append))
     return waits
 
 
@@ -248,7 +252,23 @@ WRONG = [
     ({"choices": [choice(0, [5]), choice(1, [5])]}, "returned 2 samples"),
     ({}, "returned 0 samples"),
     ({"choices": [choice(0, [5], "abort")]}, "ended a sample with 'abort'"),
-    ("<html>", "JSON is wanted"),
+    ("<html>", "in JSON"),
+    ("[]", "in JSON"),
+    ("null", "in JSON"),
+    ({"choices": "abc"}, r"\(choices: "),
+    ({"choices": [1]}, r"\(choices\.0: "),
+    ({"choices": [choice(0, [5], token_ids=["5"])]}, r"\(choices\.0\.token_ids\.0: "),
+    ({"choices": [choice(0, [5], token_ids=[True])]}, r"\(choices\.0\.token_ids\.0: "),
+    ({"choices": [choice(0, [5], token_ids=[5.5])]}, r"\(choices\.0\.token_ids\.0: "),
+    ({"choices": [choice(0, [5], logprobs=[-0.1])]}, r"\(choices\.0\.logprobs: "),
+    ({"choices": [choice(0, [5], logprobs={"token_logprobs": ["a"]})]}, "token_logprobs"),
+    ({"choices": [choice(0, [-1])]}, "returned token -1, the policy has 30"),
+    ({"choices": [choice(0, [5, 30])]}, "returned token 30, the policy has 30"),
+    ({"choices": [choice(0, [2**70])]}, "returned token"),
+    (
+        {"choices": [choice(0, [], logprobs={"token_logprobs": [-1], "tokens": ["token_id:x"]})]},
+        "without token ids",
+    ),
 ]
 
 
@@ -259,6 +279,31 @@ def test_an_answer_that_cannot_be_trained_on_is_refused(policy: Path, serve, sai
         generate(policy, [server], [Request("w5", 1)])
     assert "sampling.server" in str(raised.value)
     assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize("hanging", [0, 1], ids=["the first hangs", "a later one hangs"])
+def test_an_error_is_said_without_waiting_for_a_request_that_hangs(
+    policy: Path, serve, hanging: int
+):
+    release = threading.Event()
+
+    def reply(body: Body, number: int) -> tuple[int, Any]:
+        if body["prompt"] == [5 + hanging]:
+            release.wait(30)
+        return 400, "no such thing"
+
+    with pytest.raises(ToprError, match="400: no such thing"):
+        generate(policy, [serve(reply=reply)], [Request("w5", 1), Request("w6", 1)])
+    left = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+    assert not release.is_set()
+    assert left == []  # nor does the end of the process
+    release.set()
+
+
+def test_an_answer_that_cannot_be_decoded_is_asked_for_again(policy: Path, serve):
+    server = serve(reply=lambda body, i: (200, answer(body)), headers={"Content-Encoding": "gzip"})
+    with pytest.raises(ToprError, match=r"DecodingError.*2 times"):
+        generate(policy, [server], [Request("w5", 1)], model="mine", retries=1)
 
 
 def test_a_refused_request_is_not_repeated(policy: Path, serve):
@@ -300,6 +345,43 @@ def test_the_key_is_sent_and_stands_in_no_message_log_table_or_fingerprint(
     assert not any(KEY in text for text in [*said, caplog.text])
 
 
+LEAKING = [
+    (400, f"{'x' * 293}{KEY}"),  # cut in the middle
+    (200, {"choices": [choice(0, [5], KEY)]}),
+    (200, {"choices": KEY}),
+]
+
+
+@pytest.mark.parametrize(("status", "said"), LEAKING, ids=["cut", "finish reason", "no choices"])
+def test_no_part_of_the_key_is_shown_whatever_a_server_says(
+    policy: Path, serve, monkeypatch: pytest.MonkeyPatch, status: int, said: Any
+):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with pytest.raises(ToprError) as raised:
+        generate(policy, [serve(reply=lambda body, i: (status, said))], [Request("w5", 1)])
+    assert KEY[:5] not in str(raised.value)
+
+
+@pytest.mark.parametrize("around", ["\n", "\r\n", " "])
+def test_a_key_is_sent_without_the_white_space_around_it(
+    policy: Path, serve, monkeypatch: pytest.MonkeyPatch, around: str
+):
+    monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}{around}")
+    server = serve()
+    generate(policy, [server], [Request("w5", 1)])
+    assert server.keys == [f"Bearer {KEY}"]
+
+
+@pytest.mark.parametrize("key", [f"{KEY}\nmore", f"{KEY}\u00e9", f"{KEY}\x7f"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(
+    policy: Path, serve, monkeypatch: pytest.MonkeyPatch, key: str
+):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(ToprError, match=r"OPENAI_API_KEY .*api_key_env") as raised:
+        generate(policy, [serve()], [Request("w5", 1)])
+    assert KEY not in str(raised.value)
+
+
 def test_where_the_servers_are_does_not_change_the_fingerprint():
     def sampling(**server: Any) -> Sampling:
         return Sampling.model_validate({"engine": "server", "server": {"urls": URLS[:1], **server}})
@@ -318,9 +400,26 @@ URLS = ["http://127.0.0.1:8000/v1", "http://127.0.0.1:8001/v1"]
         ({"urls": []}, "at least 1 item"),
         ({"urls": ["127.0.0.1:8000"]}, "a base URL such as"),
         ({"urls": ["http://me:secret@127.0.0.1:8000/v1"]}, "no credentials in a URL"),
+        ({"urls": ["http://127.0.0.1:99999/v1"]}, "Port out of range"),
+        ({"urls": ["http://127.0.0.1:8000/v1"], "api_key_env": "sk-1"}, "should match pattern"),
         ({"urls": ["http://127.0.0.1:8000/v1"], "api_key": "sk"}, "unknown key 'api_key'"),
     ],
 )
 def test_a_section_that_cannot_work_is_refused(server: Any, error: str):
     with pytest.raises(ValueError, match=error):
         Sampling.model_validate({"engine": "server", "server": server})
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"urls": [f"http://me:{KEY}@127.0.0.1/v1"]},
+        {"urls": URLS, "api_key_env": KEY},
+        {"urls": URLS, "api_key": KEY},
+    ],
+    ids=["in a URL", "instead of its variable", "under a key of its own"],
+)
+def test_a_secret_in_the_wrong_place_is_refused_and_not_shown(server: Any):
+    with pytest.raises(ValidationError) as raised:
+        Sampling.model_validate({"engine": "server", "server": server})
+    assert KEY not in str(raised.value) + str(raised.value.errors())

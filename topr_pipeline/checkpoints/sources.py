@@ -64,9 +64,8 @@ def located(policy: FolderPolicy | HubPolicy | GgufPolicy, root: Path) -> Source
 
 def _folder(folder: Path, trust_remote_code: bool) -> Source:
     if not (folder / "config.json").is_file():
-        raise ToprError(
-            f"policy.path: {folder} holds no config.json; a folder in Hugging Face format is wanted"
-        )
+        lacks = "holds no config.json" if folder.is_dir() else "is not there"
+        raise ToprError(f"policy.path: {folder} {lacks}; a folder in Hugging Face format is wanted")
     options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     version = max(file.stat().st_mtime_ns for file in folder.iterdir())
     said = f"the folder {folder} (policy.path)"

@@ -109,17 +109,28 @@ def check_inputs(experiment: Experiment, root: Path) -> tuple[pl.DataFrame, pl.D
     if not (experiment.offline and experiment.offline.rendered):
         train = prompts.rendered(train, template, shots, chat)
     held_out = prompts.rendered(held_out, template, shots, chat)
-    # The fake engine reads no policy.
-    context = None if experiment.sampling.engine == "fake" else sources.context_of(policy, root)
-    if context is not None:
-        count = sources.token_counter(policy, root)
-        sampling, own = experiment.sampling, experiment.evaluation.max_tokens
-        key = "sampling.max_tokens"
-        if not experiment.is_offline(experiment.iterations):  # else nothing is sampled of them
-            prompts.check_context(train, "prompts", sampling.max_tokens, key, context, count)
-        key, longest = (key, sampling.max_tokens) if own is None else ("evaluation.max_tokens", own)
-        prompts.check_context(held_out, "eval_prompts", longest, key, context, count)
+    if experiment.sampling.engine != "fake":  # it reads no policy
+        _check_room(train, held_out, experiment, root)
     return train, held_out
+
+
+def _check_room(
+    train: pl.DataFrame, held_out: pl.DataFrame, experiment: Experiment, root: Path
+) -> None:
+    from topr_pipeline.checkpoints import sources
+
+    sampling, own = experiment.sampling, experiment.evaluation.max_tokens
+    of_policy = sources.context_of(experiment.policy, root)
+    context = sampling.context(of_policy)
+    if context is None:
+        return
+    limit = context, "policy" if context == of_policy else "sampling.vllm.max_model_len"
+    count = sources.token_counter(experiment.policy, root)
+    key = "sampling.max_tokens"
+    if not experiment.is_offline(experiment.iterations):  # else nothing is sampled of them
+        prompts.check_context(train, "prompts", sampling.max_tokens, key, *limit, count)
+    key, longest = (key, sampling.max_tokens) if own is None else ("evaluation.max_tokens", own)
+    prompts.check_context(held_out, "eval_prompts", longest, key, *limit, count)
 
 
 def make_prompts(work: Work) -> Figures:

@@ -16,18 +16,20 @@ def check_context(
     max_tokens: int,
     max_tokens_key: str,
     context: int,
+    context_key: str,
     count: Callable[[str], int],
 ) -> None:
     """Raise ToprError when a prompt and `max_tokens` new tokens exceed `context` tokens.
 
-    `key` is the section of the prompts, `max_tokens_key` the YAML key of `max_tokens`. `count`
-    gives the tokens of a text; it is asked only for texts that are long enough to matter.
+    `key` is the section of the prompts, `max_tokens_key` and `context_key` are the YAML keys of
+    `max_tokens` and of what limits the context. `count` gives the tokens of a text; it is asked
+    only for texts that are long enough to matter.
     """
     room = context - max_tokens
     if room < 1:
         raise ToprError(
-            f"{max_tokens_key}: {max_tokens} new tokens leave no room for a prompt in the policy's "
-            f"context of {context} tokens (policy); lower {max_tokens_key}"
+            f"{max_tokens_key}: {max_tokens} new tokens leave no room for a prompt in the "
+            f"context of {context} tokens ({context_key}); lower {max_tokens_key}"
         )
     doubtful = prompts.filter(pl.col("prompt").str.len_bytes() + _SPECIAL > room)
     lengths = [count(prompt) for prompt in doubtful["prompt"]]
@@ -41,7 +43,7 @@ def check_context(
         )
         raise ToprError(
             f"{long.height} of {prompts.height} {key} are too long:{first}\nwith {max_tokens} new "
-            f"tokens ({max_tokens_key}) at most {room} of the policy's context of {context} are "
-            f"left for a prompt, template included; take them out of {key} or lower "
-            f"{max_tokens_key}"
+            f"tokens ({max_tokens_key}) at most {room} of the context of {context} "
+            f"({context_key}) are left for a prompt, template included; take them out of {key} or "
+            f"lower {max_tokens_key}"
         )

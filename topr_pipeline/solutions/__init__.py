@@ -8,7 +8,7 @@ the model's context, a full disk. Finished shards stay in the store: the next ru
 """
 
 from topr_pipeline.solutions.engine import Completion, Engine, Request
-from topr_pipeline.solutions.engines import make_engine
+from topr_pipeline.solutions.engines import check_engine, make_engine
 from topr_pipeline.solutions.offline import Encoder, encoded, read_offline
 from topr_pipeline.solutions.sample import Asked, Cost, Sampled, sample, sample_part
 from topr_pipeline.solutions.store import set_fingerprint
@@ -21,6 +21,7 @@ __all__ = [
     "Engine",
     "Request",
     "Sampled",
+    "check_engine",
     "encoded",
     "make_engine",
     "read_offline",

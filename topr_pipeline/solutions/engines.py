@@ -39,6 +39,12 @@ def make_engine(name: str) -> Engine:
     )
 
 
+def check_engine(name: str) -> None:
+    """Raise ToprError where `make_engine` would, before anything else is made; torch stays out."""
+    if name == "vllm" or name.startswith("python:"):
+        make_engine(name)
+
+
 def _made_by(name: str) -> Engine:
     module, _, factory = name.removeprefix("python:").strip().partition(":")
     try:

@@ -13,7 +13,8 @@ class PolicyText:
     """Tokenizer, context and EOS tokens of a policy's folder; no weights are loaded.
 
     Prompts are read by `prompt_tokens`. `eos` are the EOS tokens of generation config and
-    tokenizer. `dtype` is that of the stored weights, such as "bfloat16".
+    tokenizer, `vocabulary` the number of tokens that the model knows. `dtype` is that
+    of the stored weights, such as "bfloat16".
     """
 
     def __init__(self, policy: Path, sampling: Sampling):
@@ -37,8 +38,9 @@ class PolicyText:
             else GenerationConfig.from_model_config(config)
         )
         self.tokenizer = tokenizer
-        self.context: int | None = getattr(
-            config.get_text_config(), "max_position_embeddings", None
+        self.vocabulary: int = config.get_text_config().vocab_size
+        self.context = sampling.context(
+            getattr(config.get_text_config(), "max_position_embeddings", None)
         )
         self.dtype = str(config.dtype or "float32").removeprefix("torch.")
         eos = (generation.eos_token_id, tokenizer.eos_token_id)

@@ -29,6 +29,9 @@ from topr_pipeline.solutions.store import (
 from topr_pipeline.tables import PROMPTS, SOLUTIONS, atomic_path
 
 FINISH_REASONS = ("stop", "length")
+LARGEST_ID = 2**31
+ROUNDING = 0.01
+"""How far above 0 a log-prob may lie: log-softmax rounds, in half precision too."""
 LEAST_SPACE = 1 << 20
 """Bytes that must be free before a shard is sampled, where no larger one was written yet."""
 
@@ -104,7 +107,7 @@ def sample(asked: Asked, engine: Engine, out: Path, progress: Progress = quiet) 
 
     The engine is started only when rows are missing, and closed whatever happens. A run that was
     killed and is run again ends with the file of one that was not, byte for byte; memory does not
-    grow with the number of rows (25 bytes each apart). Raises ToprError for completions that cannot
+    grow with the number of rows (40 bytes each apart). Raises ToprError for completions that cannot
     be trained on and for a full disk; finished shards stay in the store.
     """
     cost = sample_part(asked, engine, progress=progress)
@@ -272,6 +275,10 @@ def _wrong(completion: Completion, max_tokens: int) -> str | None:
         return f"{len(logprobs)} log-probs for {len(tokens)} tokens"
     if not all(map(math.isfinite, logprobs)):
         return f"log-prob {next(v for v in logprobs if not math.isfinite(v))}"
+    if max(logprobs) > ROUNDING:
+        return f"log-prob {max(logprobs)}"
+    if min(tokens) < 0 or max(tokens) >= LARGEST_ID:
+        return f"token ids from {min(tokens)} to {max(tokens)}"
     if completion.finish_reason not in FINISH_REASONS:
         return f"finish reason {completion.finish_reason!r}"
     return None

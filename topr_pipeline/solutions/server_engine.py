@@ -9,27 +9,28 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http import HTTPStatus
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import backoff
 import httpx
+from pydantic import BaseModel, ValidationError
 
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Sampling, Server, fingerprint
 from topr_pipeline.solutions.engine import Completion, Request
 from topr_pipeline.solutions.policy_text import PolicyText
+from topr_pipeline.solutions.server_answers import Choice, Choices, ServedModels
 
 logger = logging.getLogger(__name__)
 
 LONGEST_WAIT = 60.0
 """Seconds between two tries at most; they begin at one second or less and double, with jitter."""
 
-TOKEN_ID = "token_id:"
-"""How vLLM writes a token under `return_tokens_as_token_ids`."""
+Said = TypeVar("Said", bound=BaseModel)
 
 
 class _MayPass(Exception):
@@ -50,7 +51,8 @@ class ServerEngine:
     def start(self, policy: Path, sampling: Sampling) -> None:
         """Ask each server what it serves.
 
-        Raises ToprError when one is not reachable, or serves something else than `policy`.
+        Raises ToprError when one is not reachable, or serves something else than `policy`; for a
+        key that fits into no header.
         """
         if sampling.server is None:
             raise ToprError(
@@ -58,7 +60,7 @@ class ServerEngine:
             )
         self.sampling, self.server = sampling, sampling.server
         self.text = PolicyText(policy, sampling)
-        self.key = os.environ.get(self.server.api_key_env) or None
+        self.key = _key(self.server.api_key_env)
         self.client = _client(self.server, self.key)
         self.busy, self.lock = Counter[str](dict.fromkeys(self.server.urls, 0)), threading.Lock()
         self.models = {url: self.server.model or self._served(url, policy) for url in self.busy}
@@ -68,18 +70,17 @@ class ServerEngine:
 
         Raises ToprError for a prompt that exceeds the context, before any; for a request that the
         servers refuse, or cannot answer after `server.retries` more tries; for an answer without
-        token ids or log-probs.
+        token ids or log-probs. After an error nothing more is sent, and nothing is waited for.
         """
         prompts = [self.text.encoded(r.prompt) for r in batch]
-        pool = ThreadPoolExecutor(self.server.concurrency)
-        try:
-            futures = [
-                pool.submit(self._sample, ids, r.n, int(fingerprint(seed, i)[:7], 16))
-                for i, (ids, r) in enumerate(zip(prompts, batch, strict=True))
-            ]
-            return [future.result() for future in futures]
-        finally:  # after an error, nothing that has not been sent is sent
-            pool.shutdown(wait=False, cancel_futures=True)
+
+        def answered(i: int) -> tuple[int, list[Completion]]:
+            return i, self._sample(prompts[i], batch[i].n, int(fingerprint(seed, i)[:7], 16))
+
+        # Not an executor: Python waits for the threads of one, and so for a server that hangs.
+        with ThreadPool(min(self.server.concurrency, len(batch))) as pool:
+            answers = dict(pool.imap_unordered(answered, range(len(batch))))
+        return [answers[i] for i in range(len(batch))]
 
     def close(self) -> None:
         """Close the connections; the servers go on."""
@@ -89,11 +90,11 @@ class ServerEngine:
 
     def _served(self, url: str, policy: Path) -> str:
         """The name of what the server at `url` serves, if that is the policy's folder."""
-        listed = self._retried(lambda: self._sent(url, "GET", "/models", None)).get("data") or []
+        listed = self._retried(lambda: self._sent(ServedModels, url, "GET", "/models")).data
         for model in listed:
-            if Path(model.get("root") or model["id"]).resolve() == policy.resolve():
-                return model["id"]
-        names = ", ".join(str(m.get("root") or m.get("id")) for m in listed) or "nothing"
+            if Path(model.root or model.id).resolve() == policy.resolve():
+                return model.id
+        names = self._clean(", ".join(m.root or m.id for m in listed)) or "nothing"
         raise ToprError(
             f"{url} serves {names}, not the policy; sampling.server.urls; serve {policy} there "
             f"(`vllm serve {policy}`), or name what stands for it in sampling.server.model"
@@ -104,33 +105,37 @@ class ServerEngine:
         if self.server.seeded:
             body["seed"] = seed
 
-        def once() -> tuple[str, dict[str, Any]]:
+        def once() -> tuple[str, Choices]:
             with self._least_busy() as url:
-                return url, self._sent(
-                    url, "POST", "/completions", {**body, "model": self.models[url]}
-                )
+                said = {**body, "model": self.models[url]}
+                return url, self._sent(Choices, url, "POST", "/completions", said)
 
         url, answer = self._retried(once)
-        choices = sorted(answer.get("choices") or [], key=lambda c: c.get("index", 0))
+        choices = sorted(answer.choices, key=lambda c: c.index)
         if len(choices) != n:
             raise ToprError(f"{url} returned {len(choices)} samples; sampling.server; {n} wanted")
         return [self._completion(url, prompt, choice) for choice in choices]
 
-    def _completion(self, url: str, prompt: list[int], choice: dict[str, Any]) -> Completion:
-        tokens, logprobs = _tokens(choice), (choice.get("logprobs") or {}).get("token_logprobs")
+    def _completion(self, url: str, prompt: list[int], choice: Choice) -> Completion:
+        tokens, logprobs = choice.tokens, choice.token_logprobs
         for what, values in (("token ids", tokens), ("log-probs", logprobs)):
-            if not values or None in values:
+            if not values:
                 raise ToprError(
                     f"{url} returned a sample without {what}; sampling.server.urls; a server is "
                     "wanted that knows return_token_ids and logprobs, as `vllm serve` does: "
                     "TOPR trains on the sampled tokens and their probabilities"
                 )
-        if choice.get("finish_reason") not in ("stop", "length"):
+        if choice.finish_reason not in ("stop", "length"):
+            reason = self._clean(repr(choice.finish_reason))
             raise ToprError(
-                f"{url} ended a sample with {choice.get('finish_reason')!r}; sampling.server.urls; "
-                "accepted: stop, length"
+                f"{url} ended a sample with {reason}; sampling.server.urls; accepted: stop, length"
             )
         assert tokens and logprobs
+        if foreign := [t for t in tokens if not 0 <= t < self.text.vocabulary]:
+            raise ToprError(
+                f"{url} returned token {foreign[0]}, the policy has {self.text.vocabulary}; "
+                "sampling.server.urls; a server of this very policy is wanted"
+            )
         return self.text.completion(prompt, tokens, logprobs)
 
     @contextmanager
@@ -162,25 +167,31 @@ class ServerEngine:
                 "are finished are kept: run again to go on"
             ) from None
 
-    def _sent(self, url: str, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        """The JSON of the answer. _MayPass or ToprError, without the key, for every failure."""
+    def _sent(self, kind: type[Said], url: str, method: str, path: str, body: Any = None) -> Said:
+        """The answer, of that kind. _MayPass or ToprError, without the key, for every failure."""
         assert self.client is not None
         try:
             response = self.client.request(method, url + path, json=body)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise _MayPass(self._clean(f"{url}: {type(error).__name__} {error}")) from None
-        said = self._clean(f"{url} answers {response.status_code}: {response.text[:300]}")
+        said = f"{url} answers {response.status_code}: {self._clean(response.text)[:300]}"
         if response.status_code == HTTPStatus.TOO_MANY_REQUESTS or response.is_server_error:
             raise _MayPass(said)
         if not response.is_success:
             raise ToprError(
                 f"{said}; sampling.server; a request that it accepts (on 401 or 403: is the key in "
-                f"the environment variable {self.server.api_key_env}?)"
+                f"the environment variable {self.server.api_key_env}? On 404: the URL of vLLM ends "
+                "in /v1)"
             )
         try:
-            return response.json()
-        except ValueError:
-            raise ToprError(f"{said}; sampling.server.urls; JSON is wanted") from None
+            return kind.model_validate_json(response.content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the whole"
+            raise ToprError(
+                f"{said}; sampling.server.urls; an answer as of OpenAI's API is wanted, in JSON "
+                f"({where}: {first['msg']})"
+            ) from None
 
     def _clean(self, text: str) -> str:
         return text.replace(self.key, "***") if self.key else text
@@ -188,6 +199,17 @@ class ServerEngine:
 
 def _say_that_it_goes_on(details: Any) -> None:
     logger.warning("%s; trying again in %.1f s", details["exception"], details["wait"])
+
+
+def _key(variable: str) -> str | None:
+    """The key in the environment, without the line's end that a file's content brings along."""
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ToprError(
+            f"the key in the environment variable {variable} holds characters that no header can; "
+            "sampling.server.api_key_env; set it to the key alone, on one line"
+        )
+    return key or None
 
 
 def _client(server: Server, key: str | None) -> httpx.Client:
@@ -219,12 +241,3 @@ def _body(sampling: Sampling, text: PolicyText, prompt: list[int], n: int) -> di
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
     }
-
-
-def _tokens(choice: dict[str, Any]) -> list[int] | None:
-    if choice.get("token_ids"):
-        return choice["token_ids"]
-    said = (choice.get("logprobs") or {}).get("tokens") or []
-    if not all(isinstance(t, str) and t.startswith(TOKEN_ID) for t in said):
-        return None
-    return [int(t.removeprefix(TOKEN_ID)) for t in said]

@@ -60,9 +60,6 @@ class VllmEngine:
     def start(self, policy: Path, sampling: Sampling) -> None:
         """Load the policy. Raises ToprError for what vLLM cannot load, or has no memory for."""
         self.text = PolicyText(policy, sampling)
-        longest = sampling.vllm.max_model_len
-        if longest is not None:
-            self.text.context = min(longest, self.text.context or longest)
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         if os.cpu_count() == 2:  # vLLM would leave one of them to its scheduler
