@@ -1,9 +1,9 @@
 """What a training must know to go on, in files that run no code when they are read.
 
-    checkpoint-120/training.json          everything but arrays: numbers, names, and how it is nested
-    checkpoint-120/training.safetensors   the arrays: weights, optimiser
-    checkpoint-120/random_0.*             the same of a process's random generators
-    checkpoint-120/trainer_state.json     transformers' own: the step, and the log so far
+    checkpoint-120/training.json         all but the arrays: numbers, names, how they are nested
+    checkpoint-120/training.safetensors  the arrays: weights, optimiser
+    checkpoint-120/random_0.*            the same of a process's random generators
+    checkpoint-120/trainer_state.json    transformers' own: the step, and the log so far
 
 torch's own `save` would pickle, and a pickle can do anything to whoever loads it.
 """
