@@ -238,7 +238,7 @@ _DISK = {
 def disk_errors(path: Path) -> Generator[None]:
     """Turn a full or read-only disk into a ToprError that says what to do; other errors pass.
 
-    Of libraries that hand on what the disk said in their own words (torch, safetensors), too.
+    Of libraries that hand on what the disk said in their own words (safetensors), too.
     """
     try:
         yield
@@ -259,9 +259,6 @@ def _said_of_disk(text: str) -> str | None:
             return why
     if os.strerror(errno.ENOSPC) in text:
         return _DISK[errno.ENOSPC]
-    # torch's writer of files: it says "unexpected pos 576 vs 534", and fails for nothing else.
-    if "PytorchStreamWriter" in text or ("inline_container" in text and "Reader" not in text):
-        return "the disk took less than was written, most likely because it is full"
     return None
 
 

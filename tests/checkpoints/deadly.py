@@ -27,9 +27,11 @@ def told(name: str) -> str | None:
     """What is to happen now, after one more call of `name`."""
     if not FOLDER.is_dir():
         return None
-    with (FOLDER / name).open("a") as stream:
-        stream.write(f"{os.getpid()}\n")
-    count = len((FOLDER / name).read_text().split())
+    with (FOLDER / name).open("ab") as stream:
+        stream.write(f"{os.getpid()}\n".encode())
+        stream.flush()
+        so_far = stream.tell()  # the end of its own line, whoever else wrote since
+    count = (FOLDER / name).read_bytes()[:so_far].count(b"\n")
     deaths = FOLDER / f"{name}.json"
     return json.loads(deaths.read_text()).get(str(count)) if deaths.exists() else None
 

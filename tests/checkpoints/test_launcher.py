@@ -197,7 +197,7 @@ def test_two_processes_train_as_one(job: TrainJob, deaths: Path, tmp_path: Path,
         job = with_training(job, objective="python: sharded_on_cpu:objective")
         with pytest.raises(KeyboardInterrupt):
             run_job(job, interrupt_at(2))
-        assert list(tmp_path.glob("state/*/checkpoint-*/*fsdp*"))
+        assert list(tmp_path.glob("state/*/checkpoint-*/training.safetensors"))
     run_job(job)
     one = train(MIX.read(job.mix), job.start, tmp_path / "one", alone, job.seed)
     log = TRAINING_LOG.read(job.folder / TIMED)
@@ -208,6 +208,23 @@ def test_two_processes_train_as_one(job: TrainJob, deaths: Path, tmp_path: Path,
     expected = load(tmp_path / "one", "float32")[0].state_dict()
     for name, tensor in load(job.folder, "float32")[0].state_dict().items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_two_processes_of_which_one_is_killed_end_with_the_weights_of_two_that_were_not(
+    job: TrainJob, deaths: Path, tmp_path: Path
+):
+    plan(deaths, calls={5: "kill"})  # two calls a step, so in the 3rd
+    job = with_training(job, launch={"processes": 2}, epochs=1)
+    seen: list[int] = []
+    with pytest.raises(ToprError, match="signal 9"):
+        run_job(job, lambda done, total, **_: seen.append(done))
+    run_job(job, lambda done, total, **_: seen.append(done))
+    assert seen == [0, 1, 2, 2, 3, 4, 5]
+    whole = job.model_copy(update={"folder": tmp_path / "whole", "state": None})
+    run_job(whole)
+    assert content_hash(job.folder) == content_hash(whole.folder)
+    one, other = (TRAINING_LOG.read(each.folder / TIMED) for each in (job, whole))
+    assert one.drop(TIMINGS).equals(other.drop(TIMINGS))
 
 
 def test_shards_are_refused_where_there_is_no_gpu(job: TrainJob):

@@ -1,5 +1,9 @@
+import weakref
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import (
     AutoModelForCausalLM,
     CohereConfig,
@@ -10,6 +14,7 @@ from transformers import (
 )
 
 from topr_pipeline.checkpoints import chunked_head
+from topr_pipeline.checkpoints.chunked_head import Shaping
 from topr_pipeline.checkpoints.logprobs import completion_logprobs
 from topr_pipeline.errors import ToprError
 
@@ -123,7 +128,10 @@ class LowRank(torch.nn.Module):
     def __init__(self, base: torch.nn.Linear):
         super().__init__()
         self.base = base.requires_grad_(False)
-        self.down, self.up = torch.nn.Linear(16, 2), torch.nn.Linear(2, 30)
+        self.down, self.up = (
+            torch.nn.Linear(base.in_features, 2),
+            torch.nn.Linear(2, base.out_features),
+        )
         self.weight = base.weight
 
     def forward(self, x):
@@ -172,6 +180,58 @@ def test_logits_exist_a_chunk_at_a_time(model, monkeypatch):
     completion_logprobs(model, PROMPTS, COMPLETIONS).logprob_B.sum().backward()
     assert [len(logits) for logits in made] == [3, 3, 3, 1] * 2
     assert len({logits.data_ptr() for logits in made}) <= 2  # one buffer forward, one backward
+
+
+class Allocated(TorchDispatchMode):
+    """Counts the bytes that are alive of all that torch makes within the block."""
+
+    def __init__(self):
+        super().__init__()
+        self.alive, self.peak, self.known = 0, 0, set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self._count(tensor.untyped_storage())
+        return result
+
+    def _count(self, storage):
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self.known:
+            self.known.add(key)
+            self.alive += size
+            self.peak = max(self.peak, self.alive)
+            weakref.finalize(storage, self._gone, key, size)
+
+    def _gone(self, key, size):
+        self.known.discard(key)
+        self.alive -= size
+
+
+HEADS = {
+    "plain": (Shaping(), False),
+    "capped": (Shaping(cap=30.0), False),
+    "scaled and capped": (Shaping(0.5, 30.0), False),
+    "low-rank": (Shaping(), True),
+    "low-rank, scaled and capped": (Shaping(0.5, 30.0), True),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_two_buffers_of_a_chunk_are_alive_at_most_whatever_the_head(name, monkeypatch):
+    shaping, wrapped = HEADS[name]
+    tokens, vocabulary, width = 256, 1024, 2
+    chunk = 64 * vocabulary * 4
+    monkeypatch.setattr(chunked_head, "CPU_CHUNK", chunk)
+    head = torch.nn.Linear(width, vocabulary, bias=False)
+    head = (LowRank(head) if wrapped else head).requires_grad_(False)
+    hidden_NH = torch.randn(tokens, width, requires_grad=True)
+    target_N = torch.zeros(tokens, dtype=torch.long)
+    with Allocated() as allocated:
+        logprob_N, _ = chunked_head.token_logprobs(head, hidden_NH, target_N, vocabulary, shaping)
+        logprob_N.sum().backward()
+    assert chunk <= allocated.peak <= 2.1 * chunk  # and not the four of all tokens
 
 
 def test_half_precision_is_summed_up_in_full(model):

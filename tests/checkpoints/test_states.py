@@ -1,25 +1,34 @@
 """States that trainings leave, and the room that they and the policy need."""
 
 import os
+import random
 import resource
 import shutil
 from collections import namedtuple
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from topr_pipeline.checkpoints import describe, train
 from topr_pipeline.checkpoints.arguments import arguments
 from topr_pipeline.checkpoints.packages import check_packages
+from topr_pipeline.checkpoints.state_files import (
+    read_generators,
+    read_tree,
+    write_training,
+    write_tree,
+)
 from topr_pipeline.checkpoints.states import check_room, complete, newest, state_folder, writing
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Training
-from topr_pipeline.tables import disk_errors
+from topr_pipeline.progress import Progress
+from topr_pipeline.tables import content_hash, disk_errors
 from topr_pipeline.training import BitsAndBytes
 
 EACH_STEP = Training(batch_size=8, learning_rate=1e-3, save_minutes=0)
@@ -69,6 +78,80 @@ def test_a_state_is_that_of_the_very_same_training(tmp_path: Path, what: str):
     assert folder() == folder()
     assert folder() == folder(training=Training(tokens_per_forward=7, save_steps=3))
     assert folder() != folder(**OTHERS[what])
+
+
+def stopped_at(step: int) -> Progress:
+    def progress(done: int, total: int, **_: float) -> None:
+        if done == step:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "adamw": {"optimizer": "adamw"},
+    "adafactor": {"optimizer": "adafactor"},
+    "sgd": {"optimizer": "sgd"},
+    "rmsprop, warm-up": {"optimizer": "rmsprop", "schedule": "cosine", "warmup_steps": 2},
+    "bfloat16": {"dtype": "bfloat16"},
+    "shuffled samples": {"shuffle": "samples"},
+    "lora": {"lora": {"rank": 2}},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_goes_on_to_the_same_bytes_from_files_that_hold_no_pickle(
+    mix, start, tmp_path, kind
+):
+    training = Training.model_validate(EACH_STEP.model_dump() | KINDS[kind] | {"batch_size": 4})
+    state = tmp_path / "state"
+    for step in (2, 4):  # the second time from a state that was written after going on
+        with pytest.raises(KeyboardInterrupt):
+            train(mix, start, tmp_path / "out", training, 0, stopped_at(step), state=state)
+    files = [path for path in state.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json", ".safetensors"}
+    # As pickles and torch's zip files begin; JSON and safetensors cannot.
+    assert not [path for path in files if path.read_bytes().startswith((b"\x80", b"PK"))]
+
+    seen = []
+    train(
+        mix, start, tmp_path / "out", training, 0, lambda *done, **_: seen.append(done), state=state
+    )
+    train(mix, start, tmp_path / "whole", training, 0)
+    assert seen[0] == (3, 5)
+    assert content_hash(tmp_path / "out") == content_hash(tmp_path / "whole")
+
+
+def test_a_tree_is_the_same_after_its_files(tmp_path):
+    one = torch.arange(6.0).reshape(2, 3)
+    tree = {
+        0: {"same": one, "again": one, "turned": one.T.clone().T, "none": torch.zeros(0)},
+        "rest": [(1, -0.1, None, True), [], {}, float("inf"), torch.tensor(3)],
+        "word": torch.tensor(True),
+    }
+    write_tree(tree, tmp_path / "tree")
+    found = read_tree(tmp_path / "tree")
+    torch.testing.assert_close(found, tree, rtol=0, atol=0)
+    assert type(found["rest"][0]) is tuple and found["rest"][:4] == tree["rest"][:4]
+    with safe_open(tmp_path / "tree.safetensors", "pt") as arrays:
+        assert len(arrays.keys()) == 5  # what is the same memory is written once
+    with pytest.raises(TypeError, match="a set in a state"):
+        write_tree({"a": {1}}, tmp_path / "other")
+
+
+def test_random_generators_go_on_where_they_were(tmp_path):
+    def drawn() -> list[float]:
+        return [random.random(), np.random.rand(), np.random.randn(), torch.rand(()).item()]
+
+    np.random.randn()  # numpy keeps the second normal number for the next call
+    layer = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(layer.parameters())
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    write_training(tmp_path, layer, optimizer, schedule, sharded=False)
+    expected = drawn()
+    assert drawn() != expected
+    read_generators(tmp_path)
+    assert drawn() == expected
 
 
 def test_states_are_kept_when_they_are_due_and_not_after_the_last_step(mix, start, tmp_path):
@@ -133,17 +216,13 @@ def test_without_states_there_need_only_be_room_for_the_policy(mix, start, tmp_p
     assert not (tmp_path / "state").exists()
 
 
-WRITERS: dict[str, Callable[[Any, Path], Any]] = {"torch": torch.save, "safetensors": save_file}
-
-
-@pytest.mark.parametrize("library", WRITERS)
-def test_a_disk_that_fills_while_weights_are_written_is_told_as_one(tmp_path, library):
+def test_a_disk_that_fills_while_weights_are_written_is_told_as_one(tmp_path):
     weights = {"weights": torch.zeros(1 << 16)}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
     try:
         with pytest.raises(ToprError, match=r"cannot be written: .* make"), disk_errors(tmp_path):
-            WRITERS[library](weights, tmp_path / "weights")
+            save_file(weights, tmp_path / "weights")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     with pytest.raises(RuntimeError, match="shapes"), disk_errors(tmp_path):

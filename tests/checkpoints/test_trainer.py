@@ -5,11 +5,13 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from topr_pipeline.checkpoints import describe, train
+from topr_pipeline.checkpoints import describe, train, trainer
 from topr_pipeline.checkpoints.folders import load
 from topr_pipeline.checkpoints.logprobs import completion_logprobs
 from topr_pipeline.checkpoints.selfcheck import prepared
+from topr_pipeline.checkpoints.shared_prefix import GroupLogprobs
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Training
 from topr_pipeline.tables import MIX, TRAINING_LOG, content_hash
@@ -100,6 +102,31 @@ def test_equal_inputs_give_equal_bytes(mix, start, tmp_path, changed):
     for name in "ab":
         train(mix, start, tmp_path / name, training, 3)
     assert content_hash(tmp_path / "a") == content_hash(tmp_path / "b") != content_hash(start)
+
+
+@pytest.mark.parametrize("shares_prefix", [True, False])
+def test_checkpointing_computes_each_layer_again_and_changes_nothing(
+    mix, start, tmp_path, monkeypatch, shares_prefix
+):
+    calls = []
+    forward = LlamaDecoderLayer.forward
+
+    def counted(self, *args, **kwargs):
+        calls.append(torch.is_grad_enabled())
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(LlamaDecoderLayer, "forward", counted)
+    if not shares_prefix:
+        monkeypatch.setattr(trainer, "GroupLogprobs", lambda: GroupLogprobs(shares_prefix=False))
+    found = {}
+    for again in (False, True):
+        calls.clear()
+        training = STEADY.model_copy(update={"gradient_checkpointing": again})
+        train(mix, start, tmp_path / str(again), training, 0)
+        found[again] = calls.count(True)
+    # Three steps of one forward and one layer each; under a checkpoint, in backward once more.
+    assert found == {False: 3, True: 6}
+    assert content_hash(tmp_path / "True") == content_hash(tmp_path / "False")
 
 
 def test_bfloat16_computes_coarsely_keeps_fp32_weights_and_does_not_stay_on(mix, start, tmp_path):

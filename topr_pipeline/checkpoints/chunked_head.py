@@ -1,7 +1,8 @@
 """The LM head and the softmax over it, a chunk of positions at a time, computed again in backward.
 
 With N positions and a vocabulary of V, logits are N x V: 4 GB in fp32 for 8,000 tokens and 128,000
-words, several times over in backward. Here two buffers of one chunk exist, whatever N and V are.
+words, several times over in backward. Here two buffers of one chunk exist, whatever N and V are,
+or what is less than two in sum.
 """
 
 from typing import Any, NamedTuple
@@ -12,6 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 CPU_CHUNK, CHUNK = 2**26, 2**29
 """Bytes of one chunk's logits in fp32. Smaller chunks add up the weight's gradient more often."""
+
+AT_ONCE = 3
+"""By how much the chunks of a head that is no plain layer are smaller. Its steps are torch's own,
+each with a result of its own: up to six of them at once, with a cap."""
 
 
 class Shaping(NamedTuple):
@@ -26,10 +31,19 @@ class Shaping(NamedTuple):
             logits = logits * self.scale
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
-    def slope(self, shaped: Tensor, grad: Tensor) -> Tensor:
-        """The gradient by the logits, in place, given that by the `shaped` ones."""
-        if self.cap is not None:
-            grad.sub_(grad * (shaped / self.cap).square_())
+    def apply_(self, logits: Tensor) -> Tensor:
+        """`apply`, in place."""
+        if self.scale != 1:
+            logits.mul_(self.scale)
+        return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
+
+    def slope_(self, shaped: Tensor | None, grad: Tensor) -> Tensor:
+        """The gradient by the logits given that by the `shaped` ones, in place of both.
+
+        `shaped` is read where there is a cap alone.
+        """
+        if self.cap is not None and shaped is not None:
+            grad.mul_(shaped.div_(self.cap).square_().neg_().add_(1))
         return grad.mul_(self.scale) if self.scale != 1 else grad
 
 
@@ -42,6 +56,7 @@ def token_logprobs(
     with LoRA, through its own forward and torch's checkpointing. `head` is called without hooks.
     """
     chunk = CPU_CHUNK if hidden_NH.device.type == "cpu" else CHUNK
+    chunk = chunk if type(head) is nn.Linear else chunk // AT_ONCE
     rows = max(1, chunk // (4 * vocabulary))
     if type(head) is nn.Linear:
         device = hidden_NH.device.type
@@ -117,14 +132,15 @@ class _LinearHead(torch.autograd.Function):
         dweight_VH = torch.zeros_like(weight_VH, dtype=torch.float32) if wants_weight else None
         dbias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=torch.float32)
         dhidden_NH = torch.empty_like(hidden_NH)
+        kept_CV = torch.empty_like(logits.buffer_CV) if ctx.shaping.cap is not None else None
         for at in range(0, len(target_N), ctx.rows):
             part = slice(at, at + ctx.rows)
             logits_CV = logits(hidden_NH[part])
-            shaped_CV = logits_CV.clone() if ctx.shaping.cap is not None else logits_CV
+            shaped_CV = None if kept_CV is None else kept_CV[: len(logits_CV)].copy_(logits_CV)
             p_CV = logits_CV.sub_(total_N[part, None]).exp_()
             grad_C, target_C = grads[0][part, None], target_N[part, None]
             grad_CV = p_CV.mul_(-grad_C).scatter_add_(1, target_C, grad_C)
-            grad_CV = ctx.shaping.slope(shaped_CV, grad_CV)
+            grad_CV = ctx.shaping.slope_(shaped_CV, grad_CV)
             if dbias_V is not None:
                 dbias_V += grad_CV.sum(0)
             grad_CV, hidden_CH = grad_CV.to(ctx.dtype), hidden_NH[part].to(ctx.dtype)
@@ -158,4 +174,4 @@ class _Logits:
             out_CV.copy_(hidden_CH.to(self.weight_VH.dtype) @ self.weight_VH.T)
         if self.bias_V is not None:
             out_CV += self.bias_V
-        return self.shaping.apply(out_CV)
+        return self.shaping.apply_(out_CV)

@@ -18,8 +18,8 @@ from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Training, fingerprint
 from topr_pipeline.tables import code_hash, content_hash, remove
 
-FORMAT = 1
-"""Raised when a state of older code would lead to other weights."""
+FORMAT = 2
+"""Raised when a state of older code cannot be read, or would lead to other weights."""
 
 PREFIX = "checkpoint-"
 """transformers' own name of a state, before the number of its step."""

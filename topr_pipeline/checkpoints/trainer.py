@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 
 from topr_pipeline.checkpoints.arguments import arguments
@@ -35,7 +36,14 @@ from topr_pipeline.checkpoints.processes import gathered, is_first, rank, togeth
 from topr_pipeline.checkpoints.recorder import Recorder
 from topr_pipeline.checkpoints.selfcheck import check_mix, prepared, recomputed
 from topr_pipeline.checkpoints.shared_prefix import GroupLogprobs
+from topr_pipeline.checkpoints.state_files import (
+    read_generators,
+    read_optimizer,
+    read_weights,
+    write_training,
+)
 from topr_pipeline.checkpoints.states import (
+    PREFIX,
     check_room,
     complete,
     keeps_states,
@@ -171,8 +179,6 @@ def _trainer(
 class _Step(nn.Module):
     """The policy with its objective on top: what is wrapped for several processes is this."""
 
-    _keys_to_ignore_on_save = None
-
     def __init__(
         self,
         policy: PreTrainedModel,
@@ -278,28 +284,38 @@ class _Trainer(Trainer):
         weights = self.accelerator.get_state_dict(self.model)
         return {key.removeprefix("policy."): value for key, value in weights.items()}
 
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """The weights of a state; shards are saved with their optimiser's."""
-        if self.args.should_save and not self.is_fsdp_enabled:
-            assert output_dir is not None and self.model is not None
-            Path(output_dir).mkdir(
-                parents=True, exist_ok=True
-            )  # the other process may have made it
-            torch.save(self.model.state_dict(), Path(output_dir) / "pytorch_model.bin")
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """As the Trainer does it, but under its name only when complete."""
+        """A state, under its name only when complete; the Trainer's own would be pickles."""
         assert self.states is not None
+        folder = writing(self.states) / f"{PREFIX}{self.state.global_step}"
         with disk_errors(self.states):
             if is_first():
                 remove(writing(self.states))
-                writing(self.states).mkdir(parents=True)
+                folder.mkdir(parents=True)
             together()
-            super()._save_checkpoint(model, trial)
+            write_training(folder, *self._stateful())
+            if is_first():
+                self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
             together()
             if is_first():
                 complete(self.states)
             together()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        read_weights(Path(resume_from_checkpoint), model or self.model, self.is_fsdp_enabled)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            read_optimizer(Path(checkpoint), *self._stateful())
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            read_generators(Path(checkpoint))
+
+    def _stateful(self) -> tuple[Any, Any, Any, bool]:
+        optimizer: Any = self.optimizer
+        inner = getattr(optimizer, "optimizer", optimizer)  # within accelerate's wrapper
+        return self.model, inner, self.lr_scheduler, self.is_fsdp_enabled
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Not counted: the Trainer's estimate would read `input_ids` from the inputs."""
