@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from topr_pipeline.curation import AnnaKarenina, Mix, MixStep, Uniform
+from topr_pipeline.curation import AnnaKarenina, Mix, MixStep, TopUp, Uniform
 from topr_pipeline.inputs import (
     Columns,
     FilePrompts,
@@ -70,6 +70,7 @@ __all__ = [
     "Shot",
     "Template",
     "TinyPolicy",
+    "TopUp",
     "Training",
     "Uniform",
     "Vllm",
@@ -264,6 +265,7 @@ class Experiment(Section):
     template: Template = Template()
     sampling: Sampling = Sampling()
     rewards: Rewards = Rewards()
+    top_up: TopUp | None = None
     mix: Mix = Mix()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()

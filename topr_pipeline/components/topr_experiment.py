@@ -31,6 +31,8 @@ DESCRIPTIONS: Mapping[str, str] = {
     "base_policy": "The base policy, in Hugging Face format.",
     "solutions": "Sampled solutions with the behaviour policy's log-probs (mu).",
     "rewards": "Verified outcome and reward of each solution.",
+    "top_up_solutions": "Further samples of prompts with too few correct (or incorrect) ones.",
+    "top_up_rewards": "Verified outcome and reward of each further sample.",
     "mix": "The curated training set: which samples, with which advantage R - c.",
     "checkpoint": "The policy after one pass of TOPR over the mix.",
     "eval_scores": "pass@1, pass@k, maj@k and more on the held-out prompts, with intervals.",
@@ -42,6 +44,8 @@ KINDS: Mapping[str, set[str]] = {
     "base_policy": {"huggingface", "pytorch"},
     "solutions": {"huggingface", "parquet"},
     "rewards": {"polars", "parquet"},
+    "top_up_solutions": {"huggingface", "parquet"},
+    "top_up_rewards": {"polars", "parquet"},
     "mix": {"polars", "parquet"},
     "checkpoint": {"huggingface", "pytorch"},
     "eval_scores": {"huggingface", "parquet"},
@@ -52,6 +56,8 @@ TABLES: Mapping[str, Table] = {
     "eval_prompts": PROMPTS,
     "solutions": SOLUTIONS,
     "rewards": REWARDS,
+    "top_up_solutions": SOLUTIONS,
+    "top_up_rewards": REWARDS,
     "mix": MIX,
     "eval_scores": EVAL_SCORES,
 }
@@ -145,7 +151,7 @@ def asset_key(key: str) -> dg.AssetKey:
 def _asset(
     node: Node, nodes: Mapping[str, Node], experiment: Experiment, root: Path
 ) -> dg.AssetsDefinition:
-    if node.stage == "solutions" and experiment.sampling.shards > 1:
+    if node.stage in ("solutions", "top_up_solutions") and experiment.sampling.shards > 1:
         return _fanned_out(node, nodes, experiment, root)
 
     @dg.asset(
@@ -165,14 +171,14 @@ def _asset(
 def _fanned_out(
     node: Node, nodes: Mapping[str, Node], experiment: Experiment, root: Path
 ) -> dg.AssetsDefinition:
-    """The solutions asset as a graph: steps that each sample a part into the store, then `merge`.
+    """A solutions asset as a graph: steps that each sample a part into the store, then `merge`.
 
     Nothing passes between the steps but their order: they share the data folder.
     """
     spec = _spec(node, experiment)
     of, prefix = experiment.sampling.shards, node.key.replace("/", "__")
     checks = {check.get_python_identifier(): dg.Out(dg.Nothing) for check in spec["check_specs"]}
-    parents = dict(zip(("prompts", "checkpoint"), node.parents, strict=True))
+    parents = {parent.rsplit("/", 1)[-1]: parent for parent in node.parents}
 
     def part_op(part: int) -> Any:
         name = f"part_{part_name(part, of)}"
@@ -204,8 +210,8 @@ def _fanned_out(
     ins = {n: dg.AssetIn(asset_key(p), dagster_type=dg.Nothing) for n, p in parents.items()}
 
     @dg.graph_asset(**spec, ins=ins)
-    def solutions(prompts: Any, checkpoint: Any) -> Any:
-        sampled = [part_op(i)(prompts=prompts, checkpoint=checkpoint) for i in range(of)]
+    def solutions(**made: Any) -> Any:
+        sampled = [part_op(i)(**made) for i in range(of)]
         merged = merge.alias(MERGE)(sampled)
         return {name: getattr(merged, name) for name in ("result", *checks)} if checks else merged
 

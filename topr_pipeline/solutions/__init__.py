@@ -9,7 +9,8 @@ the model's context, a full disk. Finished shards stay in the store: the next ru
 from topr_pipeline.solutions.engine import Completion, Engine, Request
 from topr_pipeline.solutions.engines import make_engine
 from topr_pipeline.solutions.sample import Asked, Cost, Sampled, sample, sample_part
-from topr_pipeline.solutions.store import set_fingerprint
+from topr_pipeline.solutions.store import forget, set_fingerprint
+from topr_pipeline.solutions.top_up import further_samples, lacking
 
 __all__ = [
     "Asked",
@@ -18,6 +19,9 @@ __all__ = [
     "Engine",
     "Request",
     "Sampled",
+    "forget",
+    "further_samples",
+    "lacking",
     "make_engine",
     "sample",
     "sample_part",
