@@ -120,6 +120,27 @@ MixStep = Annotated[
 ]
 
 
+class TopUp(Section):
+    """Further samples, before the mix is made, of prompts with too few of one kind.
+
+    Too few are fewer than `correct` correct samples, or fewer than `incorrect` others, among the
+    first `sampling.samples_per_prompt`.
+    """
+
+    correct: Natural = 1
+    incorrect: Natural = 0
+    samples: Positive = Field(default=16, description="further samples of a prompt at most")
+    budget: Positive | None = Field(
+        default=None, description="further samples in an iteration at most; null: no limit"
+    )
+
+    @model_validator(mode="after")
+    def _something_lacks(self) -> Self:
+        if not self.correct and not self.incorrect:
+            raise ValueError("correct: 0 and incorrect: 0 ask for nothing; one must be 1 or more")
+        return self
+
+
 class Replay(Section):
     """Rows of earlier iterations in the mix, each with the log mu that it was sampled with.
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from topr_pipeline.curation import AnnaKarenina, Mix, MixStep, Uniform
+from topr_pipeline.curation import AnnaKarenina, Mix, MixStep, TopUp, Uniform
 from topr_pipeline.inputs import (
     Columns,
     FilePrompts,
@@ -74,6 +74,7 @@ __all__ = [
     "Shot",
     "Template",
     "TinyPolicy",
+    "TopUp",
     "Training",
     "Uniform",
     "Vllm",
@@ -289,6 +290,7 @@ class Experiment(Section):
     template: Template = Template()
     sampling: Sampling = Sampling()
     rewards: Rewards = Rewards()
+    top_up: TopUp | None = None
     mix: Mix = Mix()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
@@ -298,6 +300,8 @@ class Experiment(Section):
         offline, prompts, held_out = self.offline, self.prompts, self.eval_prompts
         if offline and not isinstance(prompts, Rows):
             raise ValueError("offline: its rows are those of prompts; prompts.source: files or hub")
+        if offline and self.top_up and self.iterations <= offline.iterations:
+            raise ValueError("top_up: every iteration is offline, so that nothing is sampled")
         if isinstance(held_out, Rows) and held_out.columns.gold is None:
             raise ValueError("eval_prompts.columns.gold: answers are verified against golds")
         given = offline and offline.columns.reward and self.iterations <= offline.iterations
@@ -311,6 +315,10 @@ class Experiment(Section):
     def is_offline(self, iteration: int | None) -> bool:
         """Whether an iteration trains on solutions that are there already."""
         return self.offline is not None and 1 <= (iteration or 0) <= self.offline.iterations
+
+    def is_topped_up(self, iteration: int) -> bool:
+        """Whether an iteration samples further; what is there already stays as it is."""
+        return self.top_up is not None and not self.is_offline(iteration)
 
     def is_on_policy(self, iteration: int | None) -> bool:
         """Whether log mu of an iteration's samples is that of the policy that it starts from.

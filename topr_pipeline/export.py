@@ -18,15 +18,22 @@ from topr_pipeline.experiment import Experiment
 from topr_pipeline.tables import atomic_path
 from topr_pipeline.views import query
 
+EVERY = """
+FROM {0} UNION ALL BY NAME FROM top_up_{0}
+ANTI JOIN {0} USING (experiment, iteration, prompt_id, sample_index)
+"""
+"""The first and the further samples of an iteration (an old top-up may overlap with the first)."""
+
 ROWS = {
-    "mix": """
+    "mix": f"""
+WITH every_solution AS ({EVERY.format("solutions")}), every_reward AS ({EVERY.format("rewards")})
 SELECT p.prompt, t.text AS completion, r.answer, p.gold, r.outcome, s.reward, s.advantage,
   s.logprob, len(s.token_ids) AS tokens, s.sampled_iteration, s.prompt_id, s.sample_index,
   t.finish_reason, t.token_ids, t.logprobs
 FROM mixes s
-JOIN solutions t ON t.experiment = s.experiment AND t.iteration = s.sampled_iteration
+JOIN every_solution t ON t.experiment = s.experiment AND t.iteration = s.sampled_iteration
   AND t.prompt_id = s.prompt_id AND t.sample_index = s.sample_index
-JOIN rewards r ON r.experiment = s.experiment AND r.iteration = s.sampled_iteration
+JOIN every_reward r ON r.experiment = s.experiment AND r.iteration = s.sampled_iteration
   AND r.prompt_id = s.prompt_id AND r.sample_index = s.sample_index
 JOIN prompts p ON p.experiment = s.experiment AND p.prompt_id = s.prompt_id
 WHERE s.experiment = $experiment AND s.iteration = $iteration
@@ -150,11 +157,15 @@ def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
     return paired.select("prompt", "chosen", "rejected")
 
 
+HOW = ("policy", "prompts", "offline", "template", "sampling", "rewards", "top_up", "mix")
+"""Sections of the YAML that a card shows."""
+
+
 def _card(rows: pl.DataFrame, spec: Experiment, **said: object) -> str:
     outcomes = rows.group_by("outcome").len().sort("len", "outcome", descending=[True, False])
     how = {
         section: said.model_dump(mode="json", exclude_none=True)
-        for section in ("policy", "prompts", "offline", "template", "sampling", "rewards", "mix")
+        for section in HOW
         if (said := getattr(spec, section)) is not None
     }
     return CARD.format(

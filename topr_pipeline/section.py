@@ -73,9 +73,12 @@ class Section(BaseModel):
 
     @classmethod
     def _explained(cls, detail: ErrorDetails, value: Any) -> InitErrorDetails:
-        loc = _without_union_tags(detail["loc"], value)
+        loc = _without_union_tags(detail["loc"], value, detail["type"] == "missing")
         if cls.secretive:
             detail = {**detail, "input": None}
+        if detail["type"] == "union_tag_not_found":  # no strategy, no source: a key like others
+            loc = (*loc, detail["ctx"]["discriminator"].strip("'"))
+            return InitErrorDetails(type="missing", loc=loc, input=detail["input"])
         if detail["type"] != "extra_forbidden" or len(loc) != 1:
             return cast(InitErrorDetails, {**detail, "loc": loc})
         key = str(loc[0])
@@ -90,13 +93,20 @@ class Section(BaseModel):
         )
 
 
-def _without_union_tags(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ...]:
-    """`loc` as the path of keys in the YAML: pydantic adds the tag of a discriminated union."""
+def _without_union_tags(
+    loc: tuple[int | str, ...], value: Any, missing: bool
+) -> tuple[int | str, ...]:
+    """`loc` as the path of keys in the YAML: pydantic adds the tag of a discriminated union.
+
+    Where a key is `missing`, the last part is its name, whatever the values of the others are.
+    """
     path: list[int | str] = []
     for at, part in enumerate(loc):
         match value:
             case Mapping():
-                if part not in value and (at + 1 < len(loc) or part in value.values()):
+                last = at + 1 == len(loc)
+                tag = not last or (not missing and part in value.values())
+                if part not in value and tag:
                     continue
                 value = value.get(part)
             case list() | tuple():

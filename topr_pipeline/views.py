@@ -58,6 +58,10 @@ VIEWS: Mapping[str, View] = {
     "eval_prompts": View(PROMPTS, "eval_prompts", "held-out prompts"),
     "solutions": View(SOLUTIONS, "solutions", "what an iteration sampled"),
     "rewards": View(REWARDS, "rewards", "how it was verified"),
+    "top_up_solutions": View(
+        SOLUTIONS, "top_up_solutions", "further samples of prompts with too few of one kind"
+    ),
+    "top_up_rewards": View(REWARDS, "top_up_rewards", "how they were verified"),
     "mixes": View(
         MIX,
         "mix",

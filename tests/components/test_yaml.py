@@ -117,6 +117,31 @@ WRONG = [
         "    optimizer: schedule_free_adamw",
         "20: training.optimizer: Input should be 'adamw', 'adafactor'",
     ),
+    *[
+        (
+            "      - strategy: anna_karenina\n        correct: 1\n",
+            f"      - {step}\n",
+            f"16: mix.steps.0.{key}: Field required",
+        )
+        for step, key in (
+            ("{strategy: sql}", "sql"),
+            ("{strategy: sql, query: SELECT 1}", "sql"),
+            ("strategy: sql", "sql"),
+            ("{strategy: difficulty}", "solve_rate"),
+            ("{strategy: balance}", "positive_share"),
+            ("{strategy: outcome}", "outcomes"),
+            ("{strategy: limit}", "rows"),
+            ("{}", "strategy"),
+            ("{rows: 3}", "strategy"),
+        )
+    ],
+    ("    source: tiny", "    source: folder", "4: policy.path: Field required"),
+    ("    source: tiny", "    hidden_size: 96", "4: policy.source: Field required"),
+    (
+        "    source: word_problems\n    count: 8",
+        "    source: hub\n    name: split",
+        "6: prompts.split: Field required",
+    ),
 ]
 
 
@@ -152,6 +177,12 @@ def test_an_unknown_key_is_refused_with_all_that_are_known(load):
 def test_broken_yaml_is_refused_with_its_line(load):
     with pytest.raises(ToprError, match=r"defs.yaml:4: not YAML"):
         load(GOOD.replace("iterations: 2", "iterations: [2"))
+
+
+def test_a_value_from_the_environment_that_is_refused_is_said_with_its_key(load, monkeypatch):
+    monkeypatch.setenv("MY_STOP", "")
+    with pytest.raises(ToprError, match=r"sampling\.stop\.0: String should have at least 1 char"):
+        load(GOOD.replace("    temperature: 1.0", '    stop: ["{{ env.MY_STOP }}"]'))
 
 
 def test_environment_variables_are_filled_in(load, monkeypatch: pytest.MonkeyPatch):

@@ -2,6 +2,7 @@
 
 prompts  eval_prompts  iter_00/checkpoint -> iter_00/eval_scores
 per iteration k: solutions -> rewards -> mix -> checkpoint -> eval_scores
+with `top_up`, also: rewards -> top_up_solutions -> top_up_rewards -> mix
 report
 """
 
@@ -37,6 +38,8 @@ STAGE_VERSIONS: Mapping[str, str] = {
     "offline_solutions": "1",
     "rewards": "2",
     "offline_rewards": "1",
+    "top_up_solutions": "1",
+    "top_up_rewards": "1",
     "mix": "1",
     "checkpoint": "3",
     "eval_scores": "3",
@@ -51,6 +54,8 @@ FOLDER_STAGES = frozenset({"base_policy", "checkpoint", "eval_scores", "report"}
 CHECKS: Mapping[str, tuple[str, ...]] = {
     "solutions": ("logprob_agreement",),
     "rewards": ("unverifiable_share", "truncated_share", "invalid_share"),
+    "top_up_solutions": ("logprob_agreement",),
+    "top_up_rewards": ("unverifiable_share",),
     "mix": ("min_positives", "min_negatives"),
     "checkpoint": ("finite", "behaviour_logprobs"),
     "eval_scores": ("unverifiable_share",),
@@ -109,7 +114,7 @@ def unroll(name: str, experiment: Experiment, root: Path) -> dict[str, Node]:
     scores = [add("iter_00/eval_scores", "eval_scores", 0, eval_prompts, checkpoint)]
     mixes: list[str] = []
     trained: list[str] = []
-    rewarded: list[tuple[str, str]] = []
+    rewarded: list[list[str]] = []
     replayed = experiment.mix.replay.iterations if experiment.mix.replay else 0
     for k in range(1, experiment.iterations + 1):
         it = f"iter_{k:02d}"
@@ -123,8 +128,13 @@ def unroll(name: str, experiment: Experiment, root: Path) -> dict[str, Node]:
             made = "rewards"
             solutions = add(f"{it}/solutions", "solutions", k, prompts, checkpoint)
         rewards = add(f"{it}/rewards", "rewards", k, prompts, solutions, made=made)
-        rewarded.append((solutions, rewards))
-        sources = [key for pair in rewarded[-1 - replayed :] for key in pair]
+        rewarded.append([solutions, rewards])
+        if experiment.is_topped_up(k):
+            read = (prompts, checkpoint, rewards)
+            further = add(f"{it}/top_up_solutions", "top_up_solutions", k, *read)
+            verified = add(f"{it}/top_up_rewards", "top_up_rewards", k, prompts, further)
+            rewarded[-1] += [further, verified]
+        sources = [key for keys in rewarded[-1 - replayed :] for key in keys]
         mixes.append(add(f"{it}/mix", "mix", k, *sources))
         checkpoint = add(f"{it}/checkpoint", "checkpoint", k, mixes[-1], checkpoint)
         trained.append(checkpoint)
@@ -169,6 +179,8 @@ def _read_by_stage(e: Experiment, root: Path) -> dict[str, dict[str, Said]]:
             "prompts": e.prompts,
             "prompts' files": _file_version(e.prompts, root),
         },
+        "top_up_solutions": {"top_up": e.top_up, "sampling": e.sampling, **engine, **seed},
+        "top_up_rewards": {"rewards": e.rewards, **verifier},
         "mix": {"mix": e.mix, **(seed if e.mix.draws else {})},
         "checkpoint": {"training": e.training, **objective, **seed},
         "eval_scores": {
@@ -189,6 +201,8 @@ def _limits(e: Experiment) -> dict[str, str]:
     return {
         "solutions": fingerprint(*e.training.ratio_limits),
         "rewards": fingerprint(e.rewards.limits),
+        "top_up_solutions": fingerprint(*e.training.ratio_limits),
+        "top_up_rewards": unverifiable,
         "mix": fingerprint(e.mix.min_positives, e.mix.min_negatives),
         "checkpoint": fingerprint(*e.training.ratio_limits),
         "eval_scores": unverifiable,

@@ -5,13 +5,13 @@ layer and the command line each show them in their own way.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from topr_pipeline import mixes, rewards
+from topr_pipeline import mixes, rewards, solutions
 from topr_pipeline.checkpoints.agreement import Agreement
 from topr_pipeline.checks import Check
 from topr_pipeline.components.graph import CHECKS, Node
@@ -112,7 +112,8 @@ def _checkpoint_metadata(node: Node, data: Path) -> tuple[str, dict[str, Value]]
 
 def _solutions(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
     prompts = PROMPTS.scan(data / f"{node.key.split('/')[0]}/prompts.parquet")
-    examples = _examples(SOLUTIONS.scan(node.path(data)), prompts)
+    first = experiment.sampling.samples_per_prompt if node.stage == "top_up_solutions" else 0
+    examples = _examples(SOLUTIONS.scan(node.path(data)), prompts, first)
     found = Agreement(**figures["agreement"])
     metadata = {**_sampling_metadata(figures), "examples": examples}
     compared = not figures.get("given")
@@ -121,6 +122,16 @@ def _solutions(node: Node, experiment: Experiment, data: Path, figures: Figures)
 
 
 _OFFLINE = "not compared: log mu is that of an off-policy set"
+
+
+def _top_up_solutions(
+    node: Node, experiment: Experiment, data: Path, figures: Figures
+) -> Inspection:
+    found = _solutions(node, experiment, data, figures)
+    metadata = {**found.metadata, "prompts": figures["prompts"]}
+    return replace(
+        found, headline=f"{found.headline} of {figures['prompts']} prompts", metadata=metadata
+    )
 
 
 def _logprob_agreement(found: Agreement, limits: tuple[float, float], compared: bool) -> Check:
@@ -158,13 +169,13 @@ def _sampling_metadata(figures: Figures) -> dict[str, Value]:
     return metadata
 
 
-def _examples(solutions: pl.LazyFrame, prompts: pl.LazyFrame) -> pl.DataFrame:
-    """The first sample of a few prompts."""
-    first = solutions.filter(sample_index=0).select(
+def _examples(solutions: pl.LazyFrame, prompts: pl.LazyFrame, first: int = 0) -> pl.DataFrame:
+    """The first sample of a few prompts, from sample_index `first` on."""
+    few = solutions.filter(sample_index=first).select(
         "prompt_id", "text", "logprob", "finish_reason", tokens=pl.col("token_ids").list.len()
     )
     asked = prompts.select("prompt_id", "prompt")
-    joined = first.head(EXAMPLES).join(asked, on="prompt_id", how="left", maintain_order="left")
+    joined = few.head(EXAMPLES).join(asked, on="prompt_id", how="left", maintain_order="left")
     return joined.select("prompt", "text", "tokens", "logprob", "finish_reason").collect()
 
 
@@ -172,7 +183,7 @@ def _rewards(node: Node, experiment: Experiment, data: Path, figures: Figures) -
     table = REWARDS.read(node.path(data))
     summary = rewards.summarise(table)
     name = node.key.split("/")[0]
-    solutions = SOLUTIONS.scan(data / name / f"iter_{node.iteration:02d}/solutions.parquet")
+    texts = SOLUTIONS.scan(_beside(node, node.stage.replace("rewards", "solutions"), data))
     prompts = PROMPTS.read(data / name / "prompts.parquet")
     metadata: dict[str, Value] = {
         "rows": table.height,
@@ -182,13 +193,34 @@ def _rewards(node: Node, experiment: Experiment, data: Path, figures: Figures) -
         "never_trained_on": summary.unrewarded,
         **_verifying_metadata(figures),
         "solve_rates": reward_histogram(table),
-        "examples": rewards.examples(table, _texts_of_a_few(table, solutions), prompts),
+        "examples": rewards.examples(table, _texts_of_a_few(table, texts), prompts),
     }
     return Inspection(
         f"correct {summary.shares['correct']:.3f}",
         metadata,
         rewards.checks(table, experiment.rewards),
     )
+
+
+def _top_up_rewards(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
+    """Of the prompts that lacked something, how many have enough now."""
+    found = _rewards(node, experiment, data, figures)
+    first, further = (REWARDS.read(p) for p in (_beside(node, "rewards", data), node.path(data)))
+    assert experiment.top_up
+    lacked, lack = (
+        solutions.lacking(table, experiment.top_up).height
+        for table in (first, pl.concat([first, further]))
+    )
+    enough = f"{lacked - lack} of {lacked} prompts have enough now"
+    metadata = {**found.metadata, "prompts_lacking": lacked, "prompts_lacking_still": lack}
+    # Truncated and invalid samples are more frequent here: these prompts are the hard ones.
+    checks = [check for check in found.checks if check.name in CHECKS[node.stage]]
+    return Inspection(enough, metadata, checks)
+
+
+def _beside(node: Node, stage: str, data: Path) -> Path:
+    """The artifact of another stage of the same iteration."""
+    return node.path(data).with_name(f"{stage}.parquet")
 
 
 def _texts_of_a_few(table: pl.DataFrame, solutions: pl.LazyFrame) -> pl.DataFrame:
@@ -220,10 +252,7 @@ def _mix(node: Node, experiment: Experiment, data: Path, figures: Figures) -> In
     table, folder = MIX.scan(node.path(data)), data / node.key.split("/")[0]
     shares = {key: figures[key] for key in MIX_FIGURES[1:]}
     composition = pl.DataFrame(figures["composition"], infer_schema_length=None).fill_null(0)
-    solutions = {
-        at: SOLUTIONS.scan(folder / f"iter_{at:02d}/solutions.parquet")
-        for at in composition["iteration"]
-    }
+    texts = {at: _all_samples(experiment, at, folder) for at in composition["iteration"]}
     return Inspection(
         f"{figures['rows']} samples, p {shares['positive_share']:.3f}, "
         f"p~ {shares['effective_positive_share']:.3f}",
@@ -234,10 +263,16 @@ def _mix(node: Node, experiment: Experiment, data: Path, figures: Figures) -> In
             "waterfall_plot": mix_waterfall(figures["waterfall"]),
             "composition": composition,
             "solve_rates": mix_solve_rates(figures["solve_rates"], figures["samples_per_prompt"]),
-            "examples": mixes.examples(table, solutions, PROMPTS.read(folder / "prompts.parquet")),
+            "examples": mixes.examples(table, texts, PROMPTS.read(folder / "prompts.parquet")),
         },
         mixes.checks(table, experiment.mix),
     )
+
+
+def _all_samples(experiment: Experiment, iteration: int, folder: Path) -> pl.LazyFrame:
+    """The solutions of an iteration, those of its top-up too."""
+    stages = ["solutions", *(["top_up_solutions"] if experiment.is_topped_up(iteration) else [])]
+    return pl.concat(SOLUTIONS.scan(folder / f"iter_{iteration:02d}/{s}.parquet") for s in stages)
 
 
 def _eval_scores(node: Node, experiment: Experiment, data: Path, figures: Figures) -> Inspection:
@@ -278,6 +313,8 @@ _INSPECTORS: Mapping[str, Callable[[Node, Experiment, Path, Figures], Inspection
     "base_policy": _base_policy,
     "solutions": _solutions,
     "rewards": _rewards,
+    "top_up_solutions": _top_up_solutions,
+    "top_up_rewards": _top_up_rewards,
     "mix": _mix,
     "checkpoint": _checkpoint,
     "eval_scores": _eval_scores,

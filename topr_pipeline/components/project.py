@@ -79,7 +79,9 @@ def explain(error: BaseException, root: Path) -> str:
 
 def _one_line(detail: dict, root: Path) -> str:
     """`assets/tiny/defs.yaml:12: mix.baseline: ...` of one of pydantic's errors."""
-    key, _, position = str(detail["loc"][0]).strip("`").partition(" at ")
+    first, *rest = detail["loc"] or ("attributes",)
+    key, _, position = str(first).strip("`").partition(" at ")
+    key = ".".join([key, *map(str, rest)])  # what Dagster did not locate comes in parts
     where = position.removeprefix(f"{root}/") or "defs.yaml"
     message = detail["msg"].removeprefix("Value error, ")
     given = detail["input"]

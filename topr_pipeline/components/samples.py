@@ -14,10 +14,10 @@ from pathlib import Path
 from topr_pipeline.components.graph import Node
 from topr_pipeline.components.manifest import read_manifest
 from topr_pipeline.experiment import Experiment, Sampling
-from topr_pipeline.solutions import Cost, set_fingerprint
-from topr_pipeline.tables import atomic_path
+from topr_pipeline.solutions import Cost, forget, set_fingerprint
+from topr_pipeline.tables import atomic_path, remove
 
-SAMPLED_STAGES = ("solutions", "eval_scores")
+SAMPLED_STAGES = ("solutions", "top_up_solutions", "eval_scores")
 
 
 def store(key: str, data: Path) -> Path:
@@ -55,6 +55,17 @@ def sample_set(node: Node, experiment: Experiment, data: Path, inputs: Mapping[s
     """Where the samples lie that `node` is made from; `inputs` are its parents' data versions."""
     (policy,) = [version for key, version in inputs.items() if key.endswith("/checkpoint")]
     return store(node.key, data) / set_fingerprint(policy, *sampling_of(node, experiment))
+
+
+def forget_samples(
+    node: Node, experiment: Experiment, data: Path, inputs: Mapping[str, str]
+) -> None:
+    """Delete of the store what `node` would find there; of a top-up only the further samples."""
+    folder = sample_set(node, experiment, data, inputs)
+    if node.stage == "top_up_solutions":
+        forget(folder, experiment.sampling.samples_per_prompt)
+    else:
+        remove(folder)
 
 
 def part_name(part: int, of: int) -> str:

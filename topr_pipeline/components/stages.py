@@ -5,7 +5,7 @@ that are kept in the manifest. It knows paths and specs; the rooms know neither.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,11 @@ class Work:
     progress: Progress
 
     def input(self, stage: str) -> Node:
-        """The one parent of that stage; `checkpoint` is the base policy's too."""
-        wanted = {"checkpoint": {"checkpoint", "base_policy"}}.get(stage, {stage})
+        """The one parent of that stage; `checkpoint` is the base policy's too, `solutions` those
+        of a top-up.
+        """
+        also = {"checkpoint": "base_policy", "solutions": "top_up_solutions"}
+        wanted = {stage, also.get(stage)}
         (found,) = [p for p in self._parents if p.stage in wanted]
         return found
 
@@ -170,18 +173,28 @@ def make_solutions(work: Work) -> Figures:
     """
     if work.experiment.is_offline(work.node.iteration):
         return offline.make_solutions(work, _iteration_prompts(work))
-    asked = _asked(work, _iteration_prompts(work))
+    asked = _asked_of_iteration(work)
     sampled = solutions.sample(asked, work.models.engine(asked.sampling), work.out, work.progress)
     figures = _sampling_figures(sampled, [sampled.cost, *noted_costs(work.node, work.data)])
+    figures["prompts"] = asked.prompts.height
     return {**figures, "agreement": asdict(work.models.agreement(work.out, asked.policy))}
 
 
 def sample_part(work: Work, part: int, of: int) -> None:
     """Sample a part of what `make_solutions` will then find in the store."""
-    asked = _asked(work, _iteration_prompts(work))
+    asked = _asked_of_iteration(work)
     engine = work.models.engine(asked.sampling)
     cost = solutions.sample_part(asked, engine, part, of, work.progress)
     note_cost(work.node, work.data, part_name(part, of), cost)
+
+
+def _asked_of_iteration(work: Work) -> solutions.Asked:
+    """The first samples of the iteration's prompts, or the further ones of its top-up."""
+    chosen, top_up = _iteration_prompts(work), work.experiment.top_up
+    if work.node.stage == "solutions" or top_up is None:
+        return _asked(work, chosen)
+    more_P = solutions.further_samples(chosen, REWARDS.read(work.path("rewards")), top_up)
+    return replace(_asked(work, chosen.filter(more_P > 0)), more_P=more_P[more_P > 0])
 
 
 def _iteration_prompts(work: Work) -> pl.DataFrame:
@@ -218,7 +231,7 @@ def _sampling_figures(sampled: solutions.Sampled, costs: Sequence[solutions.Cost
 
 
 def make_rewards(work: Work) -> Figures:
-    """Verify the iteration's solutions, unless their rewards are given."""
+    """Verify the iteration's solutions or those of its top-up, unless their rewards are given."""
     given = work.experiment.offline and work.experiment.offline.columns.reward
     if given and work.experiment.is_offline(work.node.iteration):
         return offline.make_rewards(work)
@@ -258,11 +271,16 @@ def _columns(solutions: Path, columns: Sequence[str]) -> pl.DataFrame:
 
 def make_mix(work: Work) -> Figures:
     """Curate what is trained on, of this iteration and of those that are replayed."""
-    sources = [
-        mixes.Source(s.iteration or 0, s.path(work.data), r.path(work.data))
-        for s, r in zip(work.inputs_of("solutions"), work.inputs_of("rewards"), strict=True)
-    ]
+    first, further = _rewarded(work, ""), _rewarded(work, "top_up_")
+    sources = [mixes.Source(k, *files, further.get(k)) for k, files in first.items()]
     return asdict(mixes.curate(sources, work.experiment.mix, work.out, work.seed("mix")))
+
+
+def _rewarded(work: Work, kind: str) -> dict[int, tuple[Path, Path]]:
+    """By iteration the files of its solutions and rewards."""
+    tables = (work.inputs_of(f"{kind}{stage}") for stage in ("solutions", "rewards"))
+    pairs = zip(*tables, strict=True)
+    return {s.iteration or 0: (s.path(work.data), r.path(work.data)) for s, r in pairs}
 
 
 def make_checkpoint(work: Work) -> Figures:
@@ -313,6 +331,8 @@ MAKERS: Mapping[str, Callable[[Work], Figures]] = {
     "base_policy": make_base_policy,
     "solutions": make_solutions,
     "rewards": make_rewards,
+    "top_up_solutions": make_solutions,
+    "top_up_rewards": make_rewards,
     "mix": make_mix,
     "checkpoint": make_checkpoint,
     "eval_scores": make_eval_scores,

@@ -13,16 +13,16 @@ from topr_pipeline.components.graph import Node
 from topr_pipeline.components.inspection import Inspection, inspect
 from topr_pipeline.components.manifest import Manifest, read_manifest
 from topr_pipeline.components.models import Models
-from topr_pipeline.components.samples import SAMPLED_STAGES, part_name, sample_set
+from topr_pipeline.components.samples import SAMPLED_STAGES, forget_samples, part_name
 from topr_pipeline.components.stages import MAKERS, Work, sample_part, state_path
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Experiment
 from topr_pipeline.progress import Shown
 from topr_pipeline.tables import atomic_path, content_hash, disk_errors, mend, remove, signature
 
-USES_MODELS = frozenset({"base_policy", "solutions", "checkpoint", "eval_scores"})
+USES_MODELS = frozenset({"base_policy", "checkpoint", *SAMPLED_STAGES})
 UNCHECKED = {"unchecked": "its step ended before its checks were made"}
-UNITS = {"solutions": "samples", "eval_scores": "samples"}
+UNITS = dict.fromkeys(SAMPLED_STAGES, "samples")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def make(
         reused = manifest is not None and not force and _is_current(node, manifest, inputs, place)
         if manifest is None or not reused:
             if force and node.stage in SAMPLED_STAGES:
-                remove(sample_set(node, experiment, place.data, inputs))
+                forget_samples(node, experiment, place.data, inputs)
             manifest = _remake(node, nodes, experiment, place, inputs, models, log)
         inspection = inspect(node, experiment, place.data, manifest.figures)
         manifest = replace(

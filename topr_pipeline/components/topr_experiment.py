@@ -32,6 +32,8 @@ DESCRIPTIONS: Mapping[str, str] = {
     "base_policy": "The base policy, in Hugging Face format.",
     "solutions": "Sampled or imported solutions with the behaviour policy's log-probs (mu).",
     "rewards": "Verified outcome and reward of each solution.",
+    "top_up_solutions": "Further samples of prompts with too few correct (or incorrect) ones.",
+    "top_up_rewards": "Verified outcome and reward of each further sample.",
     "mix": "The curated training set: which samples, with which advantage R - c.",
     "checkpoint": "The policy after one pass of TOPR over the mix.",
     "eval_scores": "pass@1, pass@k, maj@k and more on the held-out prompts, with intervals.",
@@ -43,6 +45,8 @@ KINDS: Mapping[str, set[str]] = {
     "base_policy": {"huggingface", "pytorch"},
     "solutions": {"huggingface", "parquet"},
     "rewards": {"polars", "parquet"},
+    "top_up_solutions": {"huggingface", "parquet"},
+    "top_up_rewards": {"polars", "parquet"},
     "mix": {"polars", "parquet"},
     "checkpoint": {"huggingface", "pytorch"},
     "eval_scores": {"huggingface", "parquet"},
@@ -53,6 +57,8 @@ TABLES: Mapping[str, Table] = {
     "eval_prompts": PROMPTS,
     "solutions": SOLUTIONS,
     "rewards": REWARDS,
+    "top_up_solutions": SOLUTIONS,
+    "top_up_rewards": REWARDS,
     "mix": MIX,
     "eval_scores": EVAL_SCORES,
 }
@@ -143,8 +149,8 @@ def experiment_assets(
 def _asset(
     node: Node, nodes: Mapping[str, Node], experiment: Experiment, root: Path
 ) -> dg.AssetsDefinition:
-    fans_out = node.stage == "solutions" and not experiment.is_offline(node.iteration)
-    if fans_out and experiment.sampling.shards > 1:
+    sampled = node.stage in ("solutions", "top_up_solutions")
+    if sampled and experiment.sampling.shards > 1 and not experiment.is_offline(node.iteration):
         return _fanned_out(node, nodes, experiment, root)
 
     @dg.asset(
@@ -164,14 +170,14 @@ def _asset(
 def _fanned_out(
     node: Node, nodes: Mapping[str, Node], experiment: Experiment, root: Path
 ) -> dg.AssetsDefinition:
-    """The solutions asset as a graph: steps that each sample a part into the store, then `merge`.
+    """A solutions asset as a graph: steps that each sample a part into the store, then `merge`.
 
     Nothing passes between the steps but their order: they share the data folder.
     """
     spec = _spec(node, experiment)
     of, prefix = experiment.sampling.shards, node.key.replace("/", "__")
     checks = {check.get_python_identifier(): dg.Out(dg.Nothing) for check in spec["check_specs"]}
-    parents = dict(zip(("prompts", "checkpoint"), node.parents, strict=True))
+    parents = {parent.rsplit("/", 1)[-1]: parent for parent in node.parents}
 
     def part_op(part: int) -> Any:
         name = f"part_{part_name(part, of)}"
@@ -203,8 +209,8 @@ def _fanned_out(
     ins = {n: dg.AssetIn(asset_key(p), dagster_type=dg.Nothing) for n, p in parents.items()}
 
     @dg.graph_asset(**spec, ins=ins)
-    def solutions(prompts: Any, checkpoint: Any) -> Any:
-        sampled = [part_op(i)(prompts=prompts, checkpoint=checkpoint) for i in range(of)]
+    def solutions(**made: Any) -> Any:
+        sampled = [part_op(i)(**made) for i in range(of)]
         merged = merge.alias(MERGE)(sampled)
         return {name: getattr(merged, name) for name in ("result", *checks)} if checks else merged
 

@@ -26,11 +26,12 @@ from topr_pipeline.tables import MIX, disk_errors, unwritable
 
 @dataclass(frozen=True)
 class Source:
-    """An iteration's `solutions` and `rewards` tables."""
+    """An iteration's `solutions` and `rewards` tables; `further` are the two of its top-up."""
 
     iteration: int
     solutions: Path
     rewards: Path
+    further: tuple[Path, Path] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def _curated(
 ) -> Curated:
     found = []
     for source in sources:
-        tables = rewarded(*_files(source), folder / f"tables {source.iteration}", memory)
+        at, files = source.iteration, (source.solutions, source.rewards)
+        tables = rewarded(at, *files, folder / f"tables {at}", memory, source.further)
         found.append(selected(tables, mix, seed, folder, memory // len(sources)))
     fresh = found[-1].pool.tally()
     if not fresh.rows:
@@ -108,10 +110,6 @@ def _curated(
     )
     _confirm(out, curated)
     return curated
-
-
-def _files(source: Source) -> tuple[int, Path, Path]:
-    return source.iteration, source.solutions, source.rewards
 
 
 def checks(table: pl.LazyFrame, mix: Mix) -> list[Check]:

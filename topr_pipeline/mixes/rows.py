@@ -1,8 +1,9 @@
 """Solutions and rewards of one iteration, read in chunks of whole prompts.
 
 Tables that were written here hold the samples of a prompt one after another, and rewards in the
-order of the solutions. Then a chunk is a stretch of both files. Otherwise (tables from elsewhere)
-both are first taken apart by prompt into files beside the artifact.
+order of the solutions. Then a chunk is a stretch of both files. Otherwise (tables from elsewhere,
+further samples in tables of their own) all are first taken apart by prompt into files beside the
+artifact.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -97,16 +98,30 @@ class Rewarded:
             yield pl.concat(parts).select(columns).collect(engine="streaming")
 
 
-def rewarded(iteration: int, solutions: Path, rewards: Path, folder: Path, memory: int) -> Rewarded:
-    """Find the chunks; tables that are in no order are rewritten below `folder`."""
+def rewarded(
+    iteration: int,
+    solutions: Path,
+    rewards: Path,
+    folder: Path,
+    memory: int,
+    further: tuple[Path, Path] | None = None,
+) -> Rewarded:
+    """Find the chunks; tables that are in no order are rewritten below `folder`.
+
+    `further` are more solutions and their rewards, of the same prompts.
+    """
     rows, row_bytes = sizes(solutions, TOKENS)
+    pairs = [(solutions, rewards)]
+    if further and (added := sizes(further[0], [])[0]):
+        rows += added
+        pairs.append(further)
+    whole = {"solutions": [s for s, _ in pairs], "rewards": [r for _, r in pairs]}
     most = int(min(CHUNK, max(memory // 16 / row_bytes, 1024)))
-    whole = {"solutions": [solutions], "rewards": [rewards]}
     if rows <= most:
         return Rewarded(iteration, row_bytes, [whole])
-    if heights := _stretches(solutions, rewards, most):
+    if len(pairs) == 1 and (heights := _stretches(solutions, rewards, most)):
         return Rewarded(iteration, row_bytes, [whole], heights)
-    parts = _taken_apart(solutions, rewards, folder, -(-2 * rows // most))
+    parts = _taken_apart(whole, folder, -(-2 * rows // most))
     return Rewarded(iteration, row_bytes, parts)
 
 
@@ -203,11 +218,12 @@ def _cuts(start_S: np.ndarray, since: int, most: int) -> Iterator[int]:
 
 
 def _taken_apart(
-    solutions: Path, rewards: Path, folder: Path, parts: int
+    whole: Mapping[str, Sequence[Path]], folder: Path, parts: int
 ) -> list[Mapping[str, Sequence[Path]]]:
     """Both tables in `parts` pieces by prompt, as files."""
-    for table, file in ((SOLUTIONS, solutions), (REWARDS, rewards)):
-        table.scan(file).with_columns(part=pl.col("prompt_id").hash() % parts).sink_parquet(
+    for table in (SOLUTIONS, REWARDS):
+        rows = pl.concat([table.scan(file) for file in whole[table.name]])
+        rows.with_columns(part=pl.col("prompt_id").hash() % parts).sink_parquet(
             pl.PartitionBy(folder / table.name, key="part", include_key=False),
             compression="lz4",
             mkdir=True,

@@ -11,7 +11,8 @@ from topr_pipeline.solutions.engine import Completion, Engine, Request
 from topr_pipeline.solutions.engines import check_engine, make_engine
 from topr_pipeline.solutions.offline import Encoder, encoded, read_offline
 from topr_pipeline.solutions.sample import Asked, Cost, Sampled, sample, sample_part
-from topr_pipeline.solutions.store import set_fingerprint
+from topr_pipeline.solutions.store import forget, set_fingerprint
+from topr_pipeline.solutions.top_up import further_samples, lacking
 
 __all__ = [
     "Asked",
@@ -23,6 +24,9 @@ __all__ = [
     "Sampled",
     "check_engine",
     "encoded",
+    "forget",
+    "further_samples",
+    "lacking",
     "make_engine",
     "read_offline",
     "sample",

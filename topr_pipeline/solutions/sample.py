@@ -38,15 +38,16 @@ LEAST_SPACE = 1 << 20
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be sampled: `sampling.samples_per_prompt` samples of every prompt.
+    """What is to be sampled: `sampling.samples_per_prompt` samples a prompt, or further ones.
 
     `prompts` is the prompts table, all of which is sampled (`prompts_per_iteration` is the
     caller's); `policy` the policy's folder and `policy_version` its content hash; `store` the
-    folder of the sample store (see `store.py`).
+    folder of the sample store (see `store.py`). With `more_P`, further samples are wanted instead,
+    so many of each prompt, from sample_index `samples_per_prompt` on.
 
-    The rows are numbered: sample i of prompt p is row p * n + i. A shard's work is those of
-    `shard_size` rows, consecutive in the order of `cut`, that the store lacks. The cut depends on
-    what is asked for alone, and a shard's rows are written together, so whoever goes on after a
+    The rows are numbered: the samples of prompt 0, those of prompt 1, ... A shard's work is those
+    of `shard_size` rows, consecutive in the order of `cut`, that the store lacks. The cut depends
+    on what is asked for alone, and a shard's rows are written together, so whoever goes on after a
     kill, or does a part of the shards elsewhere, makes the same calls with the same seeds.
     """
 
@@ -56,6 +57,19 @@ class Asked:
     policy_version: str
     store: Path
     seed: int
+    more_P: np.ndarray | None = None
+
+    @property
+    def first(self) -> int:
+        """The sample_index from which on samples of each prompt are asked for."""
+        return 0 if self.more_P is None else self.sampling.samples_per_prompt
+
+    @property
+    def count_P(self) -> np.ndarray:
+        """How many samples of each prompt are asked for."""
+        if self.more_P is not None:
+            return self.more_P
+        return np.full(self.prompts.height, self.sampling.samples_per_prompt)
 
     @property
     def key(self) -> str:
@@ -67,9 +81,11 @@ class Asked:
         then 8-15, 16-31, ...: raising 8 to 16, or 16 to 32, leaves whole shards to sample, since
         half a batch costs an engine more than half of the time.
         """
-        n = self.sampling.samples_per_prompt
-        block_N = np.array([max(i, 7).bit_length() for i in range(n)], np.int8)
-        return np.argsort(np.tile(block_N, self.prompts.height), kind="stable")
+        count_P, first = self.count_P, self.first
+        most = int(count_P.max(initial=0))
+        block_N = np.array([max(first + i, 7).bit_length() for i in range(most)], np.int8)
+        asked_PN = np.arange(most) < count_P[:, None]
+        return np.argsort(np.broadcast_to(block_N, asked_PN.shape)[asked_PN], kind="stable")
 
     def hashed(self) -> pl.DataFrame:
         """prompt_id, prompt and prompt_hash. ToprError for what is no prompts table."""
@@ -111,7 +127,7 @@ def sample(asked: Asked, engine: Engine, out: Path, progress: Progress = quiet) 
     be trained on and for a full disk; finished shards stay in the store.
     """
     cost = sample_part(asked, engine, progress=progress)
-    found = find(asked.hashed(), asked.sampling.samples_per_prompt, asked.store / asked.key)
+    found = find(asked.hashed(), asked.first, asked.count_P, asked.store / asked.key)
     if found.missing_R.any():
         raise ToprError(
             f"{found.missing_R.sum()} of {len(found.missing_R)} rows are missing after sampling; "
@@ -128,8 +144,8 @@ def sample_part(
     All parts, in whatever order, processes or machines, leave the store that one `sample` leaves.
     The engine and the errors are as in `sample`.
     """
-    hashed, n = asked.hashed(), asked.sampling.samples_per_prompt
-    found = find(hashed, n, asked.store / asked.key)
+    hashed = asked.hashed()
+    found = find(hashed, asked.first, asked.count_P, asked.store / asked.key)
     cut_R = asked.cut()
     shard_R = np.arange(len(cut_R)) // asked.sampling.shard_size
     mine_R = shard_R % of == part
@@ -182,6 +198,7 @@ class _Run:
     def __post_init__(self) -> None:
         self.sampling, self.key = self.asked.sampling, self.asked.key
         self.folder = self.asked.store / self.key
+        self.end_P = np.cumsum(self.asked.count_P)
 
     def report(self) -> None:
         figures = {"tokens_per_s": self.tokens / self.seconds} if self.seconds else {}
@@ -190,10 +207,10 @@ class _Run:
     def shard(self, rows: np.ndarray) -> None:
         """Sample and keep a shard's `rows`, call by call; each call has its own seed."""
         require_space(self.folder, self.largest)
-        n = self.sampling.samples_per_prompt
-        keyed = self.prompts[rows // n].with_columns(
-            pl.Series("row", rows), pl.Series("sample_index", rows % n, pl.Int32)
-        )
+        prompt = np.searchsorted(self.end_P, rows, side="right")
+        before = np.concatenate([[0], self.end_P])[prompt]
+        index = pl.Series("sample_index", self.asked.first + rows - before, pl.Int32)
+        keyed = self.prompts[prompt].with_columns(pl.Series("row", rows), index)
         name = fingerprint(self.key, *keyed.select(pl.concat_str(SHARD.key, separator=" "))[:, 0])
         calls = keyed.iter_slices(self.sampling.samples_per_call)
         solutions = [
@@ -254,7 +271,7 @@ class _Run:
 
 def _requests(rows: pl.DataFrame) -> list[Request]:
     """One request for each stretch of consecutive samples of a prompt."""
-    begins = (pl.col("row").diff() != 1) | (pl.col("sample_index") == 0)
+    begins = (pl.col("row").diff() != 1) | (pl.col("sample_index").diff() != 1)
     stretches = rows.group_by(begins.fill_null(True).cum_sum(), maintain_order=True).agg(
         pl.col("prompt").first(), pl.len(), pl.col("sample_index").first()
     )

@@ -7,7 +7,8 @@ is the fingerprint of these, so that nothing is ever mixed in; a changed key sta
 leaves the old one. Shards are written atomically and named after the rows that were asked for, so
 that any number of processes may write to one set.
 
-Axes: R rows asked for, in order (sample i of prompt p is row p * n + i); F rows found in shards.
+Axes: P prompts; R rows asked for, in order: the samples of prompt 0, then those of prompt 1, ...;
+F rows found in shards.
 """
 
 import hashlib
@@ -118,23 +119,28 @@ class Found:
         return rows
 
 
-def find(prompts: pl.DataFrame, samples: int, folder: Path) -> Found:
-    """Look up `samples` samples of each of `prompts` (prompt_id, prompt_hash) in a set's folder.
+def find(prompts: pl.DataFrame, first: int, count_P: np.ndarray, folder: Path) -> Found:
+    """Look up samples of `prompts` (prompt_id, prompt_hash) in a set's folder.
+
+    Of prompt p those are asked for from sample_index `first` on, `count_P[p]` of them.
 
     Only keys are read, and only their places are kept: 8 bytes for each row. A shard that is not
     readable is reported and deleted. Where two runs at once sampled a row twice, one of the two is
     taken, always the same.
     """
-    rows = prompts.height * samples
+    rows = int(count_P.sum())
     shard_R, at_R = np.full(rows, -1, np.int32), np.zeros(rows, np.int32)
-    numbered = prompts.select("prompt_id", "prompt_hash").with_row_index("p")
+    numbered = prompts.select("prompt_id", "prompt_hash").with_columns(
+        row_0=pl.Series(np.cumsum(count_P) - count_P - first, dtype=pl.Int64),
+        end=pl.Series(first + count_P, dtype=pl.Int64),
+    )
     paths: list[Path] = []
     every = sorted(folder.glob("*.parquet"))
     for some in (every[i : i + TOGETHER] for i in range(0, len(every), TOGETHER)):
         read = [(p, keys) for p in some if (keys := _read(p, SHARD.key)) is not None]
         if not read:
             continue
-        found = _joined([keys for _, keys in read], numbered, samples)
+        found = _joined([keys for _, keys in read], numbered, first)
         row_F, which_F, at_F = (found[c].to_numpy() for c in ("row", "which", "at"))
         new_F = shard_R[row_F] < 0
         # backwards: of a row that stands twice the first counts
@@ -144,15 +150,20 @@ def find(prompts: pl.DataFrame, samples: int, folder: Path) -> Found:
     return Found(paths, shard_R, at_R)
 
 
-def _joined(shards: list[pl.DataFrame], numbered: pl.DataFrame, samples: int) -> pl.DataFrame:
-    """Of the keys of `shards` those asked for: `row`, `which` shard, and `at` which row of it."""
+def _joined(shards: list[pl.DataFrame], numbered: pl.DataFrame, first: int) -> pl.DataFrame:
+    """Of the keys of `shards` those asked for: `row`, `which` shard, and `at` which row of it.
+
+    `numbered` has for each prompt the row that its sample 0 would be, and the `end` of its samples.
+    """
     keys = pl.concat(
         keys.with_row_index("at").with_columns(which=pl.lit(i)) for i, keys in enumerate(shards)
     )
-    wanted = keys.filter(pl.col("sample_index") < samples)
+    index = pl.col("sample_index")
+    wanted = keys.filter(index.is_between(first, numbered["end"].max(), closed="left"))
     found = wanted.join(numbered, on=["prompt_id", "prompt_hash"], maintain_order="left")
-    row = pl.col("p").cast(pl.Int64) * samples + pl.col("sample_index")
-    return found.select(row.alias("row"), "which", "at")
+    return found.filter(index < pl.col("end")).select(
+        (pl.col("row_0") + index).alias("row"), "which", "at"
+    )
 
 
 def _read(path: Path, columns: Iterable[str]) -> pl.DataFrame | None:
@@ -164,6 +175,14 @@ def _read(path: Path, columns: Iterable[str]) -> pl.DataFrame | None:
         logger.warning("%s is broken (%s): deleted, its samples are drawn again", path, error)
         path.unlink(missing_ok=True)
         return None
+
+
+def forget(folder: Path, first: int) -> None:
+    """Delete the shards of a set that hold no sample before sample_index `first`."""
+    for path in sorted(folder.glob("*.parquet")):
+        keys = _read(path, SHARD.key)
+        if keys is not None and bool((keys["sample_index"] >= first).all()):
+            path.unlink()
 
 
 def write_shard(folder: Path, name: str, rows: pl.DataFrame) -> int:
