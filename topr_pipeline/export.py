@@ -164,9 +164,9 @@ HOW = ("policy", "prompts", "offline", "template", "sampling", "rewards", "top_u
 def _card(rows: pl.DataFrame, spec: Experiment, **said: object) -> str:
     outcomes = rows.group_by("outcome").len().sort("len", "outcome", descending=[True, False])
     how = {
-        section: said.model_dump(mode="json", exclude_none=True)
+        section: part.model_dump(mode="json", exclude_none=True)
         for section in HOW
-        if (said := getattr(spec, section)) is not None
+        if (part := getattr(spec, section)) is not None
     }
     return CARD.format(
         description=spec.description,

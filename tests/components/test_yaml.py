@@ -38,15 +38,11 @@ def load(write_project) -> Callable[[str], TOPRExperiment]:
 
 
 def test_a_set_of_solutions_keeps_the_columns_that_it_lacks(load):
-    said = (
-        "prompts:\n    source: files\n    path: set.csv\n    columns: {gold: null}\n  offline: {}"
-    )
-    e = load(
-        GOOD.replace("prompts:\n    source: word_problems\n    count: 8", said, 1).replace(
-            "iterations: 2", "iterations: 1"
-        )
-    ).experiment
-    assert (e.prompts.columns.gold, e.offline.columns.reward) == (None, "reward")
+    source = "source: files\n    path: set.csv\n    columns: {gold: null}\n  offline: {}"
+    text = GOOD.replace("source: word_problems\n    count: 8", source)
+    said = load(text.replace("iterations: 2", "iterations: 1")).experiment.model_dump()
+    assert said["prompts"]["columns"]["gold"] is None
+    assert said["offline"]["columns"]["reward"] == "reward"
 
 
 def test_a_good_file_is_an_experiment_named_after_its_folder(load):

@@ -85,8 +85,7 @@ def train(
     was cut off goes on from the newest, to the same weights. Whoever called removes the folder when
     the policy is safe. `logs` is where `training.report_to: [tensorboard]` writes.
 
-    Where the newest iteration's samples are not of `start` (`on_policy` false: log mu is that of an
-    off-policy set), log mu is neither compared with pi nor recomputed.
+    Unless `on_policy`, log mu of the newest samples is not `start`'s: neither compared nor recomputed.
 
     Under torchrun, each of its processes calls this with the same arguments; the first one writes.
 
