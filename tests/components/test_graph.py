@@ -55,6 +55,7 @@ CHANGES = [
     ("policy__layers", 1, {"checkpoint 0"}),
     ("sampling__samples_per_prompt", 4, {"solutions"}),
     ("sampling__temperature", 0.7, {"solutions"}),
+    ("top_up", {"samples": 2}, set()),
     ("sampling__max_tokens", 7, {"solutions", "eval_scores"}),
     ("rewards__values", {"invalid": -2}, {"rewards"}),
     ("rewards__limits", {"invalid": 0.5}, set()),
@@ -76,6 +77,22 @@ def test_a_changed_key_changes_the_code_version_of_the_stages_that_read_it(key, 
     changed = {k for k in before if before[k] != after[k]}
     named = {"checkpoint 0" if k.endswith("00/checkpoint") else k.split("/")[-1] for k in changed}
     assert named == stages
+
+
+TOP_UPS = [
+    ("top_up", {"samples": 2}, {"top_up_solutions"}),
+    ("top_up", {"samples": 1, "budget": 9}, {"top_up_solutions"}),
+    ("sampling__temperature", 0.7, {"solutions", "top_up_solutions"}),
+    ("rewards__values", {"invalid": -2}, {"rewards", "top_up_rewards"}),
+    ("mix__baseline", 0.1, {"mix"}),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "stages"), TOP_UPS)
+def test_a_top_up_reads_its_own_keys_and_those_of_sampling(key, value, stages):
+    said: dict[str, Any] = {"top_up": {"samples": 1}}
+    before, after = versions(experiment(**said)), versions(experiment(**{**said, key: value}))
+    assert {k.split("/")[-1] for k in before if before[k] != after[k]} == stages
 
 
 def test_the_seed_changes_everything_that_is_random():

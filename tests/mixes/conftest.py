@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -81,17 +82,31 @@ class Mixed:
         return set(self.frame.select(MIX.key).rows())
 
 
+Tables = tuple[pl.DataFrame, pl.DataFrame]
+
+
 def mixed(
-    tables: Mapping[int, tuple[pl.DataFrame, pl.DataFrame]], mix: Mix, seed: int = 0
+    tables: Mapping[int, Tables],
+    mix: Mix,
+    seed: int = 0,
+    further: Mapping[int, Tables] = MappingProxyType({}),
 ) -> Mixed:
-    """The mix of the newest of the iterations {iteration: (solutions, rewards)}."""
+    """The mix of the newest of the iterations {iteration: (solutions, rewards)}.
+
+    `further` are the samples of a top-up.
+    """
+
+    def written(at: int, which: Mapping[int, Tables], name: str) -> tuple[Path, Path]:
+        paths = folder / f"s{at}{name}.parquet", folder / f"r{at}{name}.parquet"
+        for table, frame, path in zip((SOLUTIONS, REWARDS), which[at], paths, strict=True):
+            table.write(frame, path)
+        return paths
+
     with tempfile.TemporaryDirectory() as name:
         folder, sources = Path(name), []
-        for at, (solutions, rewards) in tables.items():
-            source = Source(at, folder / f"s{at}.parquet", folder / f"r{at}.parquet")
-            SOLUTIONS.write(solutions, source.solutions)
-            REWARDS.write(rewards, source.rewards)
-            sources.append(source)
+        for at in tables:
+            more = written(at, further, "+") if at in further else None
+            sources.append(Source(at, *written(at, tables, ""), more))
         out = folder / ".mix.parquet.tmp"
         curated = curate(sources, mix, out, seed)
         assert sorted(folder.glob(".*")) == [out], "something was left behind"

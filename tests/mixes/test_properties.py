@@ -1,7 +1,8 @@
 """What holds for any rewards, in whatever order and pieces they come."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from unittest.mock import patch
 
 import polars as pl
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.mixes.conftest import Mixed, mixed, rewarded
+from tests.mixes.conftest import Mixed, Tables, mixed, rewarded
 from topr_pipeline.experiment import Mix
 from topr_pipeline.mixes import rows, write
 
@@ -36,7 +37,6 @@ STEP = st.one_of(
     st.just({"strategy": "difficulty", "solve_rate": [0.1, 0.9]}),
     st.just({"strategy": "sql", "sql": QUERY}),
 )  # fmt: skip
-Tables = tuple[pl.DataFrame, pl.DataFrame]
 QUICK = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -55,9 +55,11 @@ def shuffled(tables: Tables, seed: int) -> Tables:
     return solutions, rewards
 
 
-def attempt(tables: dict[int, Tables], mix: Mix) -> Mixed | str:
+def attempt(
+    tables: dict[int, Tables], mix: Mix, further: Mapping[int, Tables] = MappingProxyType({})
+) -> Mixed | str:
     try:
-        return mixed(tables, mix)
+        return mixed(tables, mix, further=further)
     except ValueError as error:
         return str(error)
 
@@ -120,6 +122,32 @@ def test_a_replay_depends_on_no_order_chunk_or_memory(new, old, priority, seed):
     fresh = whole.frame.filter(iteration=2)
     assert fresh.equals(mixed({2: tables[2]}, Mix()).frame)
     assert whole.frame.height - fresh.height <= fresh.height
+
+
+@QUICK
+@given(PROMPTS, st.lists(STEP, max_size=2), st.integers(0, 6), st.integers(0, 99))
+def test_further_samples_in_tables_of_their_own_are_as_those_of_one_table(
+    prompts, steps, first, seed
+):
+    mix = Mix.model_validate({"steps": steps, "replay": {"iterations": 1, "priority": "unsolved"}})
+    old, new = rewarded({"prompt a": "+-"}), rewarded(prompts)
+    whole = attempt({1: old, 2: new}, mix)
+    begin = pl.col("sample_index") < first
+    solutions, rewards = new
+    base = {1: old, 2: (solutions.filter(begin), rewards.filter(begin))}
+    more = {2: shuffled((solutions.filter(~begin), rewards.filter(~begin)), seed)}
+    for memory in (4.0, 4e-6):
+        with in_pieces(memory) as limits:
+            apart = attempt(base, mix.model_copy(update=limits), more)
+        if isinstance(whole, str) or isinstance(apart, str):
+            assert apart == whole
+        else:
+            assert apart.frame.equals(whole.frame)
+            assert apart.curated == whole.curated
+    apart = attempt(base, mix, more)
+    if isinstance(apart, Mixed):
+        assert isinstance(whole, Mixed)
+        assert apart.content == whole.content
 
 
 def test_whole_tables_and_stretches_of_ordered_ones_are_read_in_place(tmp_path):

@@ -198,7 +198,8 @@ class _Run:
     def __post_init__(self) -> None:
         self.sampling, self.key = self.asked.sampling, self.asked.key
         self.folder = self.asked.store / self.key
-        self.end_P = np.cumsum(self.asked.count_P)
+        self.end_P = np.cumsum(self.asked.count_P)  # rows after those of a prompt
+        self.begin_P = self.end_P - self.asked.count_P
 
     def report(self) -> None:
         figures = {"tokens_per_s": self.tokens / self.seconds} if self.seconds else {}
@@ -208,8 +209,8 @@ class _Run:
         """Sample and keep a shard's `rows`, call by call; each call has its own seed."""
         require_space(self.folder, self.largest)
         prompt = np.searchsorted(self.end_P, rows, side="right")
-        before = np.concatenate([[0], self.end_P])[prompt]
-        index = pl.Series("sample_index", self.asked.first + rows - before, pl.Int32)
+        index_R = self.asked.first + rows - self.begin_P[prompt]
+        index = pl.Series("sample_index", index_R, pl.Int32)
         keyed = self.prompts[prompt].with_columns(pl.Series("row", rows), index)
         name = fingerprint(self.key, *keyed.select(pl.concat_str(SHARD.key, separator=" "))[:, 0])
         calls = keyed.iter_slices(self.sampling.samples_per_call)
