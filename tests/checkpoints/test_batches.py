@@ -33,6 +33,17 @@ def sample(prompt: int, index: int, prompt_tokens: int, tokens: int, unit: int |
     )
 
 
+def test_equal_prompts_and_equal_tokens_are_in_memory_once():
+    long = [100_000 + i for i in range(50)]
+    mix = rows([None] * 3).with_columns(
+        prompt_token_ids=pl.Series([long] * 3),
+        token_ids=pl.Series([[100_001], [100_002, 100_001], [7]]),
+    )
+    a, b, _ = samples_of(mix)
+    assert list(a.prompt_ids) == long and a.prompt_ids is b.prompt_ids
+    assert a.token_ids[0] is b.token_ids[1] is a.prompt_ids[1]
+
+
 def prompts(count: int, each: int, seed: int = 0) -> list[Sample]:
     draw = np.random.default_rng(seed)
     sizes = [int(draw.integers(5, 60)) for _ in range(count)]

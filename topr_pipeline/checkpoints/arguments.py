@@ -10,6 +10,9 @@ from transformers import TrainingArguments
 
 from topr_pipeline.experiment import Training
 
+PROJECT = "topr"
+"""What runs are grouped under by those of `report_to` that group them."""
+
 _SCHEDULES = {"constant": "constant_with_warmup", "cosine": "cosine"}
 
 
@@ -18,10 +21,11 @@ def arguments(
 ) -> TrainingArguments:
     """The Trainer's arguments; an item of its dataset is a whole step, so nothing accumulates."""
     if logs is not None:
-        os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(logs))
+        _keep_below(logs, training)
     args = TrainingArguments(
         output_dir=str(output),
         run_name=name,
+        project=PROJECT,  # of trackio
         seed=seed,
         use_cpu=not torch.cuda.is_available(),
         bf16=training.dtype == "bfloat16",
@@ -55,3 +59,21 @@ def arguments(
         )
     args._n_gpu = min(args.n_gpu, 1)  # else the Trainer splits a batch over all GPUs in threads
     return args
+
+
+def _keep_below(logs: Path, training: Training) -> None:
+    """Say to the tools of `report_to` where to write, unless the environment does already."""
+    if not training.report_to:
+        return
+    logs.mkdir(parents=True, exist_ok=True)  # wandb would go elsewhere
+    below = logs.absolute()
+    said = {
+        "TENSORBOARD_LOGGING_DIR": str(logs),
+        "WANDB_DIR": str(below),
+        "WANDB_PROJECT": PROJECT,
+        "MLFLOW_TRACKING_URI": f"sqlite:///{below}/mlflow.db",
+        "MLFLOW_EXPERIMENT_NAME": PROJECT,
+        "TRACKIO_DIR": str(below / "trackio"),
+    }
+    for name, value in said.items():
+        os.environ.setdefault(name, value)

@@ -19,7 +19,7 @@ from topr_pipeline.checkpoints.logprobs import CompletionLogprobs
 from topr_pipeline.checkpoints.objective import ObjectiveInput
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Sample:
     """A row of the mix. `logprobs_R` is log mu per token, NaN where it is not known."""
 
@@ -59,17 +59,24 @@ def samples_of(mix: pl.DataFrame) -> list[Sample]:
     """The rows of a mix as an objective prepared it (`Objective.prepare`).
 
     Without a column `unit`, each sample is its own. A log mu of any other length than the
-    completion's counts as not known.
+    completion's counts as not known. Equal prompts, and equal numbers, are one object each: 8 bytes
+    a token in place of 36, and the prompt's once.
     """
     if "unit" not in mix.columns:
         mix = mix.with_row_index("unit")
+    numbers: dict[int, int] = {}
+    prompts: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def shared(ids: list[int]) -> tuple[int, ...]:
+        return tuple([numbers.setdefault(i, i) for i in ids])
+
     return [
         Sample(
             prompt_id=row["prompt_id"],
             sample_index=row["sample_index"],
             iteration=row["iteration"],
-            prompt_ids=tuple(row["prompt_token_ids"]),
-            token_ids=tuple(row["token_ids"]),
+            prompt_ids=prompts.setdefault(ids := shared(row["prompt_token_ids"]), ids),
+            token_ids=shared(row["token_ids"]),
             logprobs_R=_known(row["logprobs"], len(row["token_ids"])),
             advantage=row["advantage"],
             reward=row["reward"],

@@ -4,6 +4,7 @@ JOB is a file of `jobs`, PARENT the number of the process without which this one
 than one process starts torchrun here, which starts this module once for each of them.
 """
 
+import importlib
 import logging
 import os
 import signal
@@ -18,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 from dagster_pipes import PipesContext, open_dagster_pipes
 
 from topr_pipeline.checkpoints.jobs import Job, TrainJob, processes_of, read_job
+from topr_pipeline.checkpoints.packages import unseen, unused
 from topr_pipeline.errors import ToprError
+from topr_pipeline.experiment import TinyPolicy, Training
 from topr_pipeline.progress import Progress, quiet
 from topr_pipeline.tables import MIX, TIMED, TRAINING_LOG
 
@@ -48,6 +51,7 @@ def perform(job: Job, progress: Progress = quiet) -> Mapping[str, Any]:
     The policy is written to `job.folder`, the log of its training beside it.
     """
     if isinstance(job, TrainJob):
+        _import_trainer(job.training)
         from topr_pipeline.checkpoints.trainer import train
 
         trained = train(
@@ -56,6 +60,8 @@ def perform(job: Job, progress: Progress = quiet) -> Mapping[str, Any]:
         )  # fmt: skip
         log, figures = trained.log, {"mean_clipped_ratio": trained.mean_clipped_ratio}
     else:
+        if isinstance(job.policy, TinyPolicy):
+            _import_trainer(None)
         from topr_pipeline.checkpoints.base import prepare_base_policy
 
         log = prepare_base_policy(job.policy, job.folder, job.seed, progress, state=job.state)
@@ -63,6 +69,12 @@ def perform(job: Job, progress: Progress = quiet) -> Mapping[str, Any]:
     if log is not None and _rank() == 0:
         TRAINING_LOG.write(log, job.folder / TIMED)
     return figures
+
+
+def _import_trainer(training: Training | None) -> None:
+    """Import transformers' Trainer, without what this training does not use."""
+    with unseen(*unused(training)):
+        importlib.import_module("topr_pipeline.checkpoints.trainer")
 
 
 def main(file: str, parent: str) -> int:

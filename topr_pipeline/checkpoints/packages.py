@@ -1,7 +1,10 @@
 """Packages that some keys of `training` want besides those that are always there."""
 
 import importlib.util
-from typing import get_args
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, get_args
 
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Training
@@ -31,3 +34,28 @@ def check_packages(training: Training) -> None:
         from topr_pipeline.checkpoints.objective import make_objective
 
         make_objective(training.objective)
+
+
+@contextmanager
+def unseen(*packages: str) -> Generator[None]:
+    """Within the block, packages that are not imported yet look as if they were not installed.
+
+    transformers' Trainer imports whatever it finds: datasets and peft, and pandas with them, are
+    half of the time that its import takes.
+    """
+    modules: dict[str, Any] = sys.modules
+    hidden = [name for name in packages if name not in modules]
+    modules.update(dict.fromkeys(hidden))  # None there is how Python says so
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del modules[name]
+
+
+def unused(training: Training | None) -> list[str]:
+    """Packages that transformers would import, and this training does not use.
+
+    `None` is the pre-training of a tiny policy.
+    """
+    return ["datasets"] if training is not None and training.lora else ["datasets", "peft"]
