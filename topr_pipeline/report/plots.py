@@ -1,6 +1,9 @@
 """The plots of one experiment, but for its learning curves."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -18,6 +21,9 @@ from topr_pipeline.report.drawing import (
     percent,
 )
 from topr_pipeline.report.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def composition(run: Run) -> list[Drawing]:
@@ -51,7 +57,7 @@ def composition(run: Run) -> list[Drawing]:
     return [bars, *([positive] if positive else [])]
 
 
-def _of_outcome(mix: Mapping, outcome: str) -> int:
+def _of_outcome(mix: Mapping[str, Any], outcome: str) -> int:
     return sum(row.get(outcome) or 0 for row in mix["composition"])
 
 
@@ -91,7 +97,7 @@ def training(run: Run) -> list[Drawing]:
     return drawings
 
 
-def _coloured_names(axes, columns: Mapping[str, tuple[str, str]]) -> None:
+def _coloured_names(axes: Axes, columns: Mapping[str, tuple[str, str]]) -> None:
     names = [(word, colour) for word, (_, colour) in columns.items() if word]
     for i, (word, colour) in enumerate(reversed(names)):
         axes.annotate(
@@ -100,7 +106,9 @@ def _coloured_names(axes, columns: Mapping[str, tuple[str, str]]) -> None:
         )  # fmt: skip
 
 
-def _iterations_above(axes, iterations: Sequence[int], starts: Sequence[int], end: int) -> None:
+def _iterations_above(
+    axes: Axes, iterations: Sequence[int], starts: Sequence[int], end: int
+) -> None:
     """A line where each iteration begins, and its number where there is room for it."""
     for k, start in zip(iterations, starts, strict=True):
         if start:
@@ -256,4 +264,4 @@ def thousands(count: float, _position: float) -> str:
 def _seconds_formatter(most: float) -> Callable[[float, float], str]:
     """Seconds, minutes or hours, by the largest."""
     unit, name = (1, "s") if most < 300 else (60, "min") if most < 3 * 3600 else (3600, "h")
-    return lambda seconds, _position: f"{seconds / unit:g} {name}"
+    return lambda seconds, _position: f"{seconds / unit:.3g} {name}"
