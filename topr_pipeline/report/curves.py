@@ -15,7 +15,6 @@ from topr_pipeline.report.drawing import (
     end_labels,
     figure,
     iteration_axis,
-    laid_out,
     percent,
 )
 from topr_pipeline.report.run import Run
@@ -131,8 +130,7 @@ def curves(
     beside = [line for line in beside if line.points]
     if not beside:
         return None
-    drawn = figure(2.9)
-    axes = drawn.subplots()
+    drawn, axes = figure(2.9)
     tokens = all(value > 1 for line in beside for value, *_ in line.points.values())
     ends = []
     for line in beside:
@@ -152,7 +150,6 @@ def curves(
     longest = max(len(label) for _, label, _ in ends)
     iteration_axis(axes, sorted({k for line in beside for k in line.points}), 0.036 * longest)
     dressed(axes, title, subtitle)
-    laid_out(drawn)
     end_labels(axes, max(k for line in beside for k in line.points), ends)
     ended = ", ".join(label for _, label, _ in ends)
     return drawing(drawn, name, f"{title} over iterations ({subtitle}). Last: {ended}.")

@@ -59,29 +59,33 @@ class Drawing:
     png: bytes
 
 
-def figure(height: float) -> Figure:
-    """WIDTH wide; matplotlib is only loaded when something is drawn."""
+def figure(height: float) -> tuple[Figure, Axes]:
+    """A figure WIDTH wide and `height` high, in inches, with one plot in it.
+
+    The margins are the same for all, for tick labels of up to seven characters: plots below each
+    other are in line, and no layout has to be worked out. Matplotlib is only loaded here.
+    """
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
-    drawn.set_layout_engine("constrained", w_pad=0.06, h_pad=0.08)
-    return drawn
-
-
-def laid_out(drawn: Figure) -> None:
-    """Place the axes, once and for all: drawing is then three times as fast."""
-    engine = drawn.get_layout_engine()
-    if engine is not None:
-        engine.execute(drawn)
-        drawn.set_layout_engine("none")
+    drawn.subplots_adjust(0.58 / WIDTH, 0.5 / height, 1 - 0.12 / WIDTH, 1 - 0.66 / height)
+    return drawn, drawn.subplots()
 
 
 def drawing(drawn: Figure, name: str, alt: str) -> Drawing:
-    """`drawn` in both forms; equal figures give equal bytes."""
-    laid_out(drawn)
+    """`drawn` in both forms; equal figures give equal bytes.
+
+    The canvases are called themselves, for `savefig` draws everything twice.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     stream, picture = io.StringIO(), io.BytesIO()
-    drawn.savefig(stream, format="svg", metadata={"Date": None}, transparent=True)
-    drawn.savefig(picture, format="png", dpi=1.6 * DPI, metadata={"Software": None})
+    drawn.dpi = 1.6 * DPI
+    FigureCanvasAgg(drawn).print_png(picture, metadata={"Software": None})
+    drawn.set_facecolor("none")
+    drawn.axes[0].set_facecolor("none")
+    FigureCanvasSVG(drawn).print_svg(stream, metadata={"Date": None})
     return Drawing(name, alt, _inline(stream.getvalue(), name), picture.getvalue())
 
 
@@ -134,10 +138,7 @@ def iteration_axis(axes: Axes, iterations: Sequence[int], right: float = 0.0) ->
 
 
 def end_labels(axes: Axes, x: float, ends: Sequence[tuple[float, str, str]]) -> None:
-    """A label beside the end of each line (value, label, colour), none over another.
-
-    The figure is laid out before: how far labels have to be apart depends on its height.
-    """
+    """A label beside the end of each line (value, label, colour), none over another."""
     bottom, top = axes.get_ylim()
     ends = sorted(ends, key=lambda end: -end[0])
     least = _LINE / axes.bbox.height * (top - bottom)

@@ -1,6 +1,9 @@
 """The plots of one experiment, but for its learning curves."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -16,9 +19,11 @@ from topr_pipeline.report.drawing import (
     figure,
     iteration_axis,
     percent,
-    quiet,
 )
 from topr_pipeline.report.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def composition(run: Run) -> list[Drawing]:
@@ -26,8 +31,7 @@ def composition(run: Run) -> list[Drawing]:
     if not run.mixes:
         return []
     at = sorted(run.mixes)
-    drawn = figure(2.9)
-    axes = drawn.subplots()
+    drawn, axes = figure(2.9)
     below = np.zeros(len(at))
     kinds = {"correct": GREEN, "incorrect": RED, "invalid": ORANGE, "truncated": TEAL}
     for kind, colour in kinds.items():
@@ -53,14 +57,15 @@ def composition(run: Run) -> list[Drawing]:
     return [bars, *([positive] if positive else [])]
 
 
-def _of_outcome(mix: Mapping, outcome: str) -> int:
+def _of_outcome(mix: Mapping[str, Any], outcome: str) -> int:
     return sum(row.get(outcome) or 0 for row in mix["composition"])
 
 
+LOG_RATIO = "log \N{GREEK SMALL LETTER PI}/\N{GREEK SMALL LETTER MU}"
 PANELS = (
     ("weights", "Weights", "mean tapered ratio; 1: as sampled, 0: left by the policy",
      {"positives": ("weight_positive", GREEN), "negatives": ("weight_negative", RED)}),
-    ("ratios", "log \N{GREEK SMALL LETTER PI}/\N{GREEK SMALL LETTER MU}", "mean of the whole completion, in nats",
+    ("ratios", LOG_RATIO, "mean of the whole completion, in nats",
      {"positives": ("log_ratio_positive", GREEN), "negatives": ("log_ratio_negative", RED)}),
     ("gradient", "Gradient norm", "before clipping", {"": ("grad_norm", BLUE)}),
     ("entropy", "Entropy", "of the next token, in nats", {"": ("entropy", TEAL)}),
@@ -73,8 +78,7 @@ def training(run: Run) -> list[Drawing]:
         return []
     drawings = []
     for name, title, subtitle, columns in PANELS:
-        drawn = figure(2.7)
-        axes = drawn.subplots()
+        drawn, axes = figure(2.7)
         start, starts = 0, []
         for k in run.trained:
             starts.append(start)
@@ -93,7 +97,7 @@ def training(run: Run) -> list[Drawing]:
     return drawings
 
 
-def _coloured_names(axes, columns: Mapping[str, tuple[str, str]]) -> None:
+def _coloured_names(axes: Axes, columns: Mapping[str, tuple[str, str]]) -> None:
     names = [(word, colour) for word, (_, colour) in columns.items() if word]
     for i, (word, colour) in enumerate(reversed(names)):
         axes.annotate(
@@ -102,7 +106,9 @@ def _coloured_names(axes, columns: Mapping[str, tuple[str, str]]) -> None:
         )  # fmt: skip
 
 
-def _iterations_above(axes, iterations: Sequence[int], starts: Sequence[int], end: int) -> None:
+def _iterations_above(
+    axes: Axes, iterations: Sequence[int], starts: Sequence[int], end: int
+) -> None:
     """A line where each iteration begins, and its number where there is room for it."""
     for k, start in zip(iterations, starts, strict=True):
         if start:
@@ -165,29 +171,28 @@ def _histograms(
     if not at:
         return None
     at = [at[i] for i in np.unique(np.linspace(0, len(at) - 1, MOST_ROWS).round().astype(int))]
-    drawn = figure(1.2 + 0.6 * len(at))
-    drawn.set_layout_engine("constrained", w_pad=0.06, h_pad=0.01, hspace=0)
-    rows = drawn.subplots(len(at), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    for axes, k in zip(rows, at, strict=True):
-        count_B = counts[k] / max(counts[k].sum(), 1)
-        bins = len(count_B) - 1
+    drawn, axes = figure(1.3 + 0.55 * len(at))
+    shares = {k: counts[k] / max(counts[k].sum(), 1) for k in at}
+    room = 1.3 * max(share_B.max() for share_B in shares.values())
+    for row, share_B in enumerate(reversed(shares.values())):
+        bins = len(share_B) - 1
         colours = [RED, *[BLUE] * (bins - 1), GREEN]
-        axes.bar(np.arange(bins + 1) / bins, count_B, 0.82 / bins, color=colours)
-        quiet(axes)
-        axes.set_yticks([])
-        axes.set_ylabel(str(k), rotation=0, ha="right", va="center", labelpad=6)
-        for rate, share, colour in ((0, count_B[0], RED), (1, count_B[-1], GREEN)):
+        rate_B, floor = np.arange(bins + 1) / bins, row * room
+        axes.bar(rate_B, share_B, 0.82 / bins, bottom=floor, color=colours)
+        axes.axhline(floor, color=PALE, linewidth=0.8)
+        for at_end, colour in ((0, RED), (-1, GREEN)):
             axes.annotate(
-                f"{share:.0%}", (rate, share), (0, 1), textcoords="offset points",
-                color=colour, fontsize=SMALL - 0.5, ha="center",
+                f"{share_B[at_end]:.0%}", (rate_B[at_end], floor + share_B[at_end]), (0, 1),
+                textcoords="offset points", color=colour, fontsize=SMALL - 0.5, ha="center",
             )  # fmt: skip
-    rows[0].set_ylim(0, 1.35 * max(axes.get_ylim()[1] for axes in rows) / 1.05)
-    rows[-1].xaxis.set_major_formatter(percent)
-    rows[-1].set_xlabel("correct samples of a prompt; a row an iteration; red none, green all")
-    dressed(rows[0], title, subtitle)
-    rows[0].set_yticks([])
-    shares = ", ".join(f"{k}: {counts[k][0] / max(counts[k].sum(), 1):.0%}" for k in at)
-    return drawing(drawn, name, f"{title}: {subtitle}. Without a correct one, {shares}.")
+    axes.set_ylim(0, room * len(at))
+    axes.set_yticks(np.arange(len(at)) * room, [str(k) for k in reversed(at)])
+    axes.xaxis.set_major_formatter(percent)
+    axes.set_xlabel("correct samples of a prompt; a row an iteration; red none, green all")
+    dressed(axes, title, subtitle)
+    axes.grid(False)
+    said = ", ".join(f"{k}: {share_B[0]:.0%}" for k, share_B in shares.items())
+    return drawing(drawn, name, f"{title}: {subtitle}. Without a correct one, {said}.")
 
 
 STAGE_COLOURS: Mapping[str, str] = {
@@ -204,8 +209,7 @@ def costs(run: Run) -> list[Drawing]:
     if run.costs.is_empty():
         return []
     at = sorted(run.costs["iteration"].unique())
-    drawn = figure(2.9)
-    axes = drawn.subplots()
+    drawn, axes = figure(2.9)
     below = np.zeros(len(at))
     for stage, colour in STAGE_COLOURS.items():
         of = dict(run.costs.filter(stage=stage).select("iteration", "seconds").iter_rows())
@@ -229,8 +233,7 @@ def flips(run: Run, counts: pl.DataFrame) -> list[Drawing]:
     if counts.is_empty():
         return []
     at, gained, lost = (counts[c].to_numpy() for c in ("iteration", "gained", "lost"))
-    drawn = figure(2.7)
-    axes = drawn.subplots()
+    drawn, axes = figure(2.7)
     axes.bar(at, gained, 0.62, color=GREEN)
     axes.bar(at, -lost, 0.62, color=RED)
     axes.axhline(0, color=MUTED, linewidth=1)
@@ -251,11 +254,14 @@ def flips(run: Run, counts: pl.DataFrame) -> list[Drawing]:
 
 
 def thousands(count: float, _position: float) -> str:
-    """`4,096`."""
+    """`4,096`, `12k`, `1.5M`: seven characters at most."""
+    for least, unit, name in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if count >= least:
+            return f"{count / unit:g}{name}"
     return f"{count:,.0f}"
 
 
 def _seconds_formatter(most: float) -> Callable[[float, float], str]:
     """Seconds, minutes or hours, by the largest."""
     unit, name = (1, "s") if most < 300 else (60, "min") if most < 3 * 3600 else (3600, "h")
-    return lambda seconds, _position: f"{seconds / unit:g} {name}"
+    return lambda seconds, _position: f"{seconds / unit:.3g} {name}"
