@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from topr_pipeline.section import Natural, Positive, PositiveFloat, Section
 
@@ -185,6 +185,12 @@ class Shot(Section):
     answer: str
 
 
+Examples = Annotated[
+    Annotated[tuple[Shot, ...], Tag("list")] | Annotated[Named, Tag("file")],
+    Discriminator(lambda value: "file" if isinstance(value, str) else "list"),
+]
+
+
 class Template(Section):
     """What the policy reads of a question: `text`, worked examples before it, chat turns around it.
 
@@ -195,7 +201,7 @@ class Template(Section):
     text: str = "{prompt}"
     chat: bool = Field(default=False, description="in turns, by the policy's own chat template")
     system: str | None = None
-    examples: tuple[Shot, ...] | Named = ()
+    examples: Examples = ()
     separator: str = Field(default="\n\n", description="between examples, unless chat")
 
     @field_validator("text")

@@ -110,7 +110,9 @@ def _without_union_tags(
                     continue
                 value = value.get(part)
             case list() | tuple():
-                value = value[part] if isinstance(part, int) and part < len(value) else None
+                if not isinstance(part, int):
+                    continue
+                value = value[part] if part < len(value) else None
             case str() | int() | float():
                 continue
         path.append(part)

@@ -151,6 +151,22 @@ def test_a_wrong_file_is_refused_with_line_key_and_what_is_accepted(load, line, 
     assert all("/mine/defs.yaml:" in each for each in lines)
 
 
+@pytest.mark.parametrize(
+    ("examples", "said"),
+    [
+        ("[{prompt: a}]", "template.examples.0.answer: Field required"),
+        ("[{prompt: a, answer: b, anser: c}]", "template.examples.0.anser: unknown key 'anser'"),
+        ('""', "template.examples: String should have at least 1 character"),
+        ("3", "template.examples: Input should be a valid array"),
+    ],
+)
+def test_worked_examples_are_refused_once_as_the_kind_that_they_are(load, examples, said):
+    with pytest.raises(ToprError) as error:
+        load(f"{GOOD}  template: {{examples: {examples}}}\n")
+    (line,) = str(error.value).splitlines()
+    assert said in line
+
+
 def test_a_key_that_was_written_into_the_file_is_not_shown(load):
     server = "engine: server\n    server: {urls: [http://127.0.0.1/v1], api_key: sk-canary}"
     with pytest.raises(ToprError, match="unknown key 'api_key'") as error:

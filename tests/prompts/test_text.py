@@ -46,6 +46,7 @@ def test_normalise(text, expected):
         ("What is 5!?", "What is 5?"),
         ("What is x - y?", "What is xy?"),
         ("What is (3 + 4) * 2?", "What is 3 + 4 * 2?"),
+        ("?", "..."),
     ],
 )
 def test_problems_with_other_meanings_have_other_ids(one, other):

@@ -6,9 +6,9 @@ import os
 import resource
 import shutil
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,6 +191,26 @@ def test_a_shard_with_a_broken_page_is_sampled_again(tmp_path: Path):
     shard.write_bytes(damaged)
     with pytest.raises(ToprError, match=f"{shard}; it is deleted; run again"):
         run(tmp_path)
+    assert run(tmp_path).path.read_bytes() == expected
+
+
+@pytest.mark.parametrize("wanted", [store.SHARD.key, SOLUTIONS.columns], ids=["found", "written"])
+def test_a_shard_that_another_run_deletes_meanwhile_is_sampled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Iterable[str]
+):
+    expected = run(tmp_path).path.read_bytes()
+    first = min((tmp_path / "samples").rglob("*.parquet"))
+    read = pl.read_parquet
+
+    def after_another(path: Path, columns: list[str]) -> pl.DataFrame:
+        if path == first and columns == list(wanted):
+            path.unlink(missing_ok=True)
+        return read(path, columns=columns)
+
+    monkeypatch.setattr(pl, "read_parquet", after_another)
+    with suppress(ToprError):  # where it was found, and is gone when it is written
+        run(tmp_path)
+    monkeypatch.undo()
     assert run(tmp_path).path.read_bytes() == expected
 
 

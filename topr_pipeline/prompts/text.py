@@ -55,5 +55,8 @@ def normalise(text: str) -> str:
 
 
 def prompt_id(text: str) -> str:
-    """Hash of the normalised text: 16 hexadecimal digits of its SHA-256."""
-    return hashlib.sha256(normalise(text).encode()).hexdigest()[:16]
+    """Hash of the normalised text: 16 hexadecimal digits of its SHA-256.
+
+    Of punctuation alone nothing would be left: there the text itself is taken.
+    """
+    return hashlib.sha256((normalise(text) or text).encode()).hexdigest()[:16]

@@ -38,10 +38,9 @@ class PolicyText:
             else GenerationConfig.from_model_config(config)
         )
         self.tokenizer = tokenizer
-        self.vocabulary: int = config.get_text_config().vocab_size
-        self.context = sampling.context(
-            getattr(config.get_text_config(), "max_position_embeddings", None)
-        )
+        read: Any = config.get_text_config()
+        self.vocabulary: int = getattr(read, "vocab_size", None) or len(tokenizer)
+        self.context = sampling.context(getattr(read, "max_position_embeddings", None))
         self.dtype = str(config.dtype or "float32").removeprefix("torch.")
         eos = (generation.eos_token_id, tokenizer.eos_token_id)
         self.eos = {id_ for ids in eos for id_ in _as_list(ids)}

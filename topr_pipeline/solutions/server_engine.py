@@ -78,7 +78,7 @@ class ServerEngine:
             return i, self._sample(prompts[i], batch[i].n, int(fingerprint(seed, i)[:7], 16))
 
         # Not an executor: Python waits for the threads of one, and so for a server that hangs.
-        with ThreadPool(min(self.server.concurrency, len(batch))) as pool:
+        with ThreadPool(min(self.server.concurrency, len(batch)) or 1) as pool:
             answers = dict(pool.imap_unordered(answered, range(len(batch))))
         return [answers[i] for i in range(len(batch))]
 

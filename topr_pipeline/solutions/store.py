@@ -171,6 +171,8 @@ def _read(path: Path, columns: Iterable[str]) -> pl.DataFrame | None:
     # back, and raises OSError.
     try:
         return pl.read_parquet(path, columns=list(columns))
+    except FileNotFoundError:  # another run found it broken
+        return None
     except pl.exceptions.PolarsError as error:
         logger.warning("%s is broken (%s): deleted, its samples are drawn again", path, error)
         path.unlink(missing_ok=True)
