@@ -85,7 +85,8 @@ def train(
     was cut off goes on from the newest, to the same weights. Whoever called removes the folder when
     the policy is safe. `logs` is where `training.report_to: [tensorboard]` writes.
 
-    Unless `on_policy`, log mu of the newest samples is not `start`'s: neither compared nor recomputed.
+    Unless `on_policy`, log mu of the newest samples is not that of `start`: it is neither compared
+    nor recomputed.
 
     Under torchrun, each of its processes calls this with the same arguments; the first one writes.
 
@@ -301,7 +302,9 @@ class _Trainer(Trainer):
             together()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        read_weights(Path(resume_from_checkpoint), model or self.model, self.is_fsdp_enabled)
+        into = self.model if model is None else model
+        assert into is not None
+        read_weights(Path(resume_from_checkpoint), into, self.is_fsdp_enabled)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:

@@ -52,7 +52,7 @@ def differences(
     low_M, high_M = interval(means_RM, evaluation.confidence)
     table = pl.DataFrame(
         {
-            "metric": [m for m, there in zip(shared, known, strict=True) if there],
+            "metric": np.array(shared)[known].tolist(),
             "before": before_M,
             "after": before_M + difference_M,
             "difference": difference_M,

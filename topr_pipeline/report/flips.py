@@ -63,7 +63,7 @@ def right_by_iteration(run: Run) -> pl.DataFrame:
         rates = rows.group_by("prompt_id").agg(rate=(pl.col("outcome") == "correct").mean())
         votes = majority(rows, None)
         parts.append(votes.join(rates, on="prompt_id").with_columns(iteration=pl.lit(k)))
-    return pl.concat([_RIGHT.clear(), *(part.cast(dict(_RIGHT.schema)) for part in parts)])
+    return pl.concat([_RIGHT.clear(), *(part.cast(_RIGHT.schema) for part in parts)])
 
 
 def counts(right: pl.DataFrame) -> pl.DataFrame:
