@@ -6,10 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
-import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
+from topr_pipeline.mixes.pairing import KEY
 from topr_pipeline.mixes.pool import Pool
 from topr_pipeline.mixes.rows import TOKENS, Rewarded
 from topr_pipeline.tables import MIX
@@ -43,11 +43,11 @@ def write_mix(
         bounds = rows.prompt_bounds(ranges) if ranges > 1 else []
         paths = [folder / f"{rows.iteration}-{i}.parquet" for i in range(len(bounds) + 1)]
         own = [_Part(path if ranges > 1 else None) for path in paths]
-        for frame, cuts in _completed(rows, pool, baseline, cap, bounds):
+        for frame in _completed(rows, pool, baseline, cap):
             size += int(frame.select(_bytes().sum()).item())
             rows_in_all += frame.height
-            for part, (low, high) in zip(own, pairwise(cuts), strict=True):
-                part.add(frame.slice(low, high - low))
+            for part, piece in zip(own, _ranged(frame, bounds), strict=True):
+                part.add(piece)
         parts += own
     with _RowGroups(out, max(GROUP_BYTES * rows_in_all // max(size, 1), 1)) as writer:
         for part in parts:
@@ -55,42 +55,17 @@ def write_mix(
 
 
 def _completed(
-    rows: Rewarded, pool: Pool, baseline: float, cap: int | None, bounds: Sequence[str]
-) -> Iterator[tuple[pl.DataFrame, list[int]]]:
-    """Per chunk the rows of the mix in the order of the key, and where its ranges are cut.
-
-    They begin at 0, at the first prompt_id that is not below the first bound, and so on.
-    """
+    rows: Rewarded, pool: Pool, baseline: float, cap: int | None
+) -> Iterator[pl.DataFrame]:
+    """Per chunk the rows of the mix."""
     for wide, kept in zip(rows.wide(), pool, strict=True):
-        ordered, cuts = _by_prompt(kept, wide["prompt_id"].gather(kept["at"]), bounds)
-        frame = wide[ordered["at"]].with_columns(
-            ordered["reward"],
+        frame = wide[kept["at"]].with_columns(
+            kept["reward"],
             iteration=pl.lit(rows.iteration, pl.Int32),
-            advantage=ordered["reward"] - baseline,
+            advantage=kept["reward"] - baseline,
         )
         frame = frame if cap is None else _capped(frame, cap)
-        yield frame.select(pl.col(name).cast(dtype) for name, dtype in MIX.schema.items()), cuts
-
-
-def _by_prompt(
-    frame: pl.DataFrame, ids_N: pl.Series, bounds: Sequence[str] = ()
-) -> tuple[pl.DataFrame, list[int]]:
-    """`frame` by prompt_id, and the rows at which the ranges between `bounds` are cut.
-
-    A prompt's rows stand together already, in the order of sample_index. So prompts are sorted and
-    not rows, which would cost a comparison of texts each.
-    """
-    start_U = ids_N.ne_missing(ids_N.shift()).arg_true()
-    ids_U = ids_N.gather(start_U)
-    first_U = np.append(start_U.to_numpy(), len(ids_N)).astype(np.int64)
-    if not ids_U.is_sorted():
-        order_U = ids_U.arg_sort().to_numpy()
-        length_U = np.diff(first_U)[order_U]
-        end_U = np.cumsum(length_U)
-        shift_U = first_U[order_U] - (end_U - length_U)
-        frame = frame[np.arange(len(ids_N)) + np.repeat(shift_U, length_U)]
-        ids_U, first_U = ids_U.gather(order_U), np.append(0, end_U)
-    return frame, [0, *(int(first_U[ids_U.search_sorted(b)]) for b in bounds), len(ids_N)]
+        yield frame.select(pl.col(name).cast(dtype) for name, dtype in MIX.schema.items())
 
 
 def _capped(frame: pl.DataFrame, cap: int) -> pl.DataFrame:
@@ -108,6 +83,18 @@ def _capped(frame: pl.DataFrame, cap: int) -> pl.DataFrame:
 def _bytes() -> pl.Expr:
     tokens = [pl.col(c).list.len() * 4 for c in TOKENS if c != "logprob"]
     return pl.sum_horizontal(*tokens).cast(pl.Int64) + 64
+
+
+def _ranged(frame: pl.DataFrame, bounds: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """`frame` in pieces of prompt_id below the first bound, below the second, ..., the rest."""
+    if not bounds:
+        yield frame
+        return
+    frame = frame.sort(KEY)
+    ids = frame["prompt_id"]
+    cuts = [0, *(int(ids.search_sorted(b, side="left")) for b in bounds), frame.height]
+    for low, high in pairwise(cuts):
+        yield frame.slice(low, high - low)
 
 
 @dataclass
@@ -134,8 +121,7 @@ class _Part:
             self.frames = [pl.read_parquet(self.path)]
             self.path.unlink()
         frames, self.frames = self.frames, []
-        rows = pl.concat(frames) if frames else MIX.empty()
-        return _by_prompt(rows, rows["prompt_id"])[0]
+        return pl.concat(frames).sort(KEY) if frames else MIX.empty()
 
 
 class _RowGroups:
@@ -161,6 +147,5 @@ class _RowGroups:
         self.writer.close()
 
     def _write(self, rows: pl.DataFrame) -> None:
-        for start in range(0, rows.height, self.size):
-            group = rows.slice(start, self.size).rechunk()  # a page ends where an array does
-            self.writer.write_table(group.to_arrow(), row_group_size=self.size)
+        if rows.height:
+            self.writer.write_table(rows.to_arrow(), row_group_size=self.size)
