@@ -101,3 +101,15 @@ def test_an_output_that_cannot_be_written_is_refused(data: Path, tmp_path: Path)
         views.check_output(tmp_path / "none" / "rows.csv")
     with pytest.raises(ToprError, match=r"CSV has no lists \(token_ids\)"):
         views.write(views.query("SELECT token_ids FROM mixes", data), tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize("sql", ["SELECT 1 AS a, 2 AS a", "SELECT INTERVAL 1 DAY AS i"])
+def test_columns_that_no_table_holds_are_refused_with_what_to_do(sql: str, data: Path):
+    with pytest.raises(ToprError, match=r"cannot be read.*with AS, and cast what has no type"):
+        views.query(sql, data)
+
+
+def test_of_many_rows_the_first_are_fetched_in_the_order_of_the_query(data: Path):
+    counted = "SELECT i FROM range(100000000000) t(i)"
+    assert views.query(counted, data, most=3).height == 3
+    assert views.query("FROM range(9) t(i) ORDER BY i DESC", data, most=2).rows() == [(8,), (7,)]

@@ -242,14 +242,14 @@ def sql(
             return
         if output:
             views.check_output(output)
-        found = views.query(query, data_root())
+        found = views.query(query, data_root(), most=None if output else SHOWN + 1)
         if output:
             views.write(found, output)
             out.print(f"{found.height} rows written to {output}", soft_wrap=True)
         else:
             show_frame(found.head(SHOWN))
             if found.height > SHOWN:
-                out.print(f"{found.height} rows, {SHOWN} shown; --output FILE has them all")
+                out.print(f"There are more than {SHOWN} rows; --output FILE has them all")
 
 
 @app.command()

@@ -77,13 +77,18 @@ VIEWS: Mapping[str, View] = {
 }
 
 
-def query(sql: str, data: Path, parameters: Mapping[str, object] | None = None) -> pl.DataFrame:
+def query(
+    sql: str,
+    data: Path,
+    parameters: Mapping[str, object] | None = None,
+    most: int | None = None,
+) -> pl.DataFrame:
     """The result of one SELECT (DuckDB's SQL) over the views of the data root `data`.
 
-    `parameters` are the values of `$name` in it.
+    `parameters` are the values of `$name` in it; of many rows the first `most` are fetched.
 
-    Raises ToprError for anything but one query, and for what DuckDB refuses: its own words, with
-    the place in the query.
+    Raises ToprError for anything but one query, for what DuckDB refuses (its own words, with the
+    place in the query), and for columns of one name or of a type that no file here can hold.
     """
     with duckdb.connect() as connection:
         try:
@@ -92,9 +97,15 @@ def query(sql: str, data: Path, parameters: Mapping[str, object] | None = None) 
                 said = ", ".join(kind.name for kind in kinds) or "nothing"
                 raise ToprError(f"one SELECT is wanted, not {said}; views: {', '.join(VIEWS)}")
             _open_views(connection, data)
-            return pl.DataFrame(connection.sql(sql, params=parameters).to_arrow_table())
+            found = connection.sql(sql, params=parameters)
+            return pl.DataFrame((found.limit(most) if most else found).to_arrow_table())
         except duckdb.Error as error:
             raise ToprError(f"{error}\nViews: {', '.join(VIEWS)}") from error
+        except pl.exceptions.PolarsError as error:
+            raise ToprError(
+                f"the query's columns cannot be read ({error}); give each a name of its own with "
+                "AS, and cast what has no type here (CAST(... AS VARCHAR) for an INTERVAL)"
+            ) from error
 
 
 def _open_views(connection: duckdb.DuckDBPyConnection, data: Path) -> None:

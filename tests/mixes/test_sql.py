@@ -22,6 +22,9 @@ REFUSED = [
     ("SELECT * FROM '/etc/passwd'", "does not exist"),
     ("SELECT * FROM rows WHERE random() < 0.5", "random: the same rows must give the same mix"),
     ("SELECT * FROM rows WHERE sample_index < length(current_date::VARCHAR)", "current_date"),
+    ("SELECT * FROM rows WHERE age(DATE '2020-01-01') > INTERVAL 1 DAY", "age: the same rows"),
+    ("SELECT rows.* FROM rows, duckdb_memory()", "duckdb_memory: the same rows"),
+    ("SELECT * FROM numbered ORDER BY number LIMIT 1", "numbered does not exist"),
     ("SELECT * FROM rows USING SAMPLE 10", "limit has a fixed one"),
     ("SELECT * FROM rows TABLESAMPLE 10%", "limit has a fixed one"),
 ]
