@@ -124,7 +124,7 @@ def test_a_training_goes_on_to_the_same_bytes_from_files_that_hold_no_pickle(
 
 def test_a_tree_is_the_same_after_its_files(tmp_path):
     one = torch.arange(6.0).reshape(2, 3)
-    tree: dict[Any, Any] = {
+    tree: Any = {
         0: {"same": one, "again": one, "turned": one.T.clone().T, "none": torch.zeros(0)},
         "rest": [(1, -0.1, None, True), [], {}, float("inf"), torch.tensor(3)],
         "word": torch.tensor(True),
