@@ -50,6 +50,12 @@ def test_neighbours_are_compared_and_the_first_with_the_last(make_run):
     assert (first["before"], first["after"]) == (3 / 8, 4 / 8)  # 0, 1/2, 1, 0 and 1, 1, 0, 0
 
 
+def test_iterations_that_share_no_prompt_are_not_compared(make_run):
+    run = make_run(solved={0: {"p": "55"}, 1: {"p": "77"}, 2: {"q": "77"}})
+    assert steps(run) == [(0, 1)]
+    assert len(reading(run, all_differences([run]))) == 1
+
+
 def test_experiments_are_compared_with_the_first_where_both_have_an_iteration(make_run):
     one, two = make_run("one"), make_run("two", {0: {"p": "77"}, 1: {"p": "77", "q": "55"}})
     table = all_differences([one, two]).filter(experiment="two", against="one", metric="pass@1")

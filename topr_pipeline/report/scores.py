@@ -67,22 +67,33 @@ def all_differences(runs: Sequence[Run]) -> pl.DataFrame:
     first = runs[0]
     for other in runs[1:]:
         if comparable(first, other):
-            shared = sorted(set(first.values) & set(other.values))
-            parts += [_difference(first, k, other, k) for k in shared]
+            parts += [
+                _difference(first, k, other, k)
+                for k in sorted(set(first.values) & set(other.values))
+                if _shared(first.values[k], other.values[k])
+            ]
     return STEPS.conform(pl.concat(parts)) if parts else STEPS.empty()
 
 
 def steps(run: Run) -> list[tuple[int, int]]:
-    """Pairs of iterations that are compared: neighbours, then the first and the last."""
+    """Pairs of iterations that are compared: neighbours, then the first and the last.
+
+    Two that share no eval prompt, as when one is stale, are left out.
+    """
     known = sorted(run.values)
     found = list(pairwise(known))
-    return [*found, (known[0], known[-1])] if len(found) > 1 else found
+    if len(found) > 1:
+        found.append((known[0], known[-1]))
+    return [(b, a) for b, a in found if _shared(run.values[b], run.values[a])]
 
 
 def comparable(one: Run, other: Run) -> bool:
     """Do they share eval prompts?"""
-    ids = other.eval_prompts.select("prompt_id")
-    return one.eval_prompts.join(ids, on="prompt_id", how="semi").height > 0
+    return _shared(one.eval_prompts, other.eval_prompts)
+
+
+def _shared(one: pl.DataFrame, other: pl.DataFrame) -> bool:
+    return one.join(other.select("prompt_id"), on="prompt_id", how="semi").height > 0
 
 
 def _difference(before: Run, b: int, after: Run, a: int) -> pl.DataFrame:
@@ -117,12 +128,15 @@ def reading(run: Run, changes: pl.DataFrame) -> list[str]:
         return [f"pass@1 is {interval(**now)} at iteration {last}."]
     before = sorted(run.scores)[-2]
     own = changes.filter(experiment=run.name, against=run.name, metric="pass@1", iteration=last)
-    step = own.row(by_predicate=pl.col("against_iteration") == before, named=True)
+    steps_back = own.filter(against_iteration=before).iter_rows(named=True)
     return [
         f"pass@1 went from {interval(**was)} at iteration {first} to {interval(**now)} at "
         f"iteration {last}.",
-        f"{HELPED[step['verdict']]}: {change(step)} against iteration {before}, over the same "
-        "prompts.",
+        *(
+            f"{HELPED[step['verdict']]}: {change(step)} against iteration {before}, over the same "
+            "prompts."
+            for step in steps_back
+        ),
     ]
 
 
