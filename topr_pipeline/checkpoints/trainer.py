@@ -76,7 +76,6 @@ def train(
     Where `state` is a folder, states are kept below it, and a training of the very same inputs that
     was cut off goes on from the newest, to the same weights. Whoever called removes the folder when
     the policy is safe. `logs` is where `training.report_to: [tensorboard]` writes.
-
     Unless `on_policy`, log mu of the newest samples is not `start`'s: not compared, not recomputed.
     Under torchrun, each process calls this with the same arguments; the first one writes.
 
