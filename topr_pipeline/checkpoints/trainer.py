@@ -84,15 +84,11 @@ def train(
     Where `state` is a folder, states are kept below it, and a training of the very same inputs that
     was cut off goes on from the newest, to the same weights. Whoever called removes the folder when
     the policy is safe. `logs` is where `training.report_to: [tensorboard]` writes.
+    Unless `on_policy`, log mu of the newest samples is not `start`'s: not compared, not recomputed.
+    Under torchrun, each process calls this with the same arguments; the first one writes.
 
-    Unless `on_policy`, log mu of the newest samples is not that of `start`: it is neither compared
-    nor recomputed.
-
-    Under torchrun, each of its processes calls this with the same arguments; the first one writes.
-
-    Raises ToprError, with no policy written: for a mix, policy or package that it cannot train
-    with, too little room on the disk, log-probs outside `training.ratio_limits`, a loss or gradient
-    norm that is not finite.
+    ToprError, and no policy: for a mix, policy or package that it cannot train with, a full disk,
+    log-probs outside `training.ratio_limits`, a loss or gradient norm that is not finite.
     """
     mix = MIX.conform(mix)
     objective = make_objective(training.objective)
