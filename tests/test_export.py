@@ -6,6 +6,7 @@ from pathlib import Path
 import datasets
 import polars as pl
 import pytest
+import yaml
 
 from topr_pipeline.errors import ToprError
 from topr_pipeline.experiment import Experiment
@@ -15,7 +16,7 @@ from topr_pipeline.tables import MIX, PROMPTS, REWARDS, SOLUTIONS, Table
 EXPERIMENT = Experiment.model_validate(
     {
         "description": "Counting beads.",
-        "iterations": 1,
+        "iterations": 2,
         "policy": {"source": "tiny"},
         "prompts": {"source": "word_problems", "count": 4},
         "eval_prompts": {"source": "word_problems", "count": 2},
@@ -97,6 +98,14 @@ def test_the_card_says_what_it_is_and_how_it_was_made(data: Path, tmp_path: Path
         assert said in card
 
 
+def test_the_card_of_a_stale_mix_says_so_and_any_license_is_valid_yaml(data: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    export("toy", EXPERIMENT, 1, "mix", data, out, "other: ask", "mix changed")
+    card = (out / "README.md").read_text()
+    assert "**This was stale when it was exported (mix changed)" in card
+    assert yaml.safe_load(card.split("---")[1])["license"] == "other: ask"
+
+
 def test_solutions_are_all_there_and_pairs_only_of_rewarded_ones(data: Path, tmp_path: Path):
     written = export("toy", EXPERIMENT, 1, "solutions", data, tmp_path / "out")
     assert written == {"data/train.parquet": 6, "sft.jsonl": 3, "dpo.jsonl": 1}
@@ -105,6 +114,8 @@ def test_solutions_are_all_there_and_pairs_only_of_rewarded_ones(data: Path, tmp
 def test_what_is_not_there_and_what_is_there_already_are_refused(data: Path, tmp_path: Path):
     with pytest.raises(ToprError, match=r"toy/iter_02 has no mix .*topr run toy --through 2"):
         export("toy", EXPERIMENT, 2, "mix", data, tmp_path / "out")
+    with pytest.raises(ToprError, match="toy has iterations 1 to 2, not 3"):
+        export("toy", EXPERIMENT, 3, "mix", data, tmp_path / "out")
     with pytest.raises(ToprError, match="is there already"):
         export("toy", EXPERIMENT, 1, "mix", data, tmp_path)
 

@@ -284,6 +284,7 @@ def export(
     ] = None,
 ) -> None:
     """Write an iteration's mix as a data set with a card, and as JSONL for SFT and DPO."""
+    from topr_pipeline.components.plan import plan
     from topr_pipeline.export import export as write_set
     from topr_pipeline.export import upload
 
@@ -291,9 +292,14 @@ def export(
         project = _load()
         (chosen,) = project.chosen([experiment])
         what = "solutions" if solutions else "mix"
+        key = f"{chosen.name}/iter_{iteration:02d}/{what}"
+        planned = plan(chosen.nodes(), project.data)
+        stale = next((p.reason for p in planned if p.key == key), "")
         written = write_set(
-            chosen.name, chosen.experiment, iteration, what, project.data, folder, license
+            chosen.name, chosen.experiment, iteration, what, project.data, folder, license, stale
         )
+        if stale:
+            out.print(f"{key} is stale ({stale}): the card shows the YAML as it is now")
         for file, rows in written.items():
             out.print(f"{folder / file}: {rows:,} rows", soft_wrap=True)
         if hub:

@@ -62,7 +62,7 @@ LLAMA_FACTORY = {
 }
 
 CARD = """---
-license: {license}
+{license}
 task_categories: [text-generation]
 tags: [topr, off-policy, {what}]
 configs:
@@ -89,9 +89,13 @@ behaviour policy's log-prob of the whole completion, in nats, at T=1; `logprobs`
 ## How it came about
 
 Policy of iteration {before}; its base, the prompts, the verifier and the steps of curation:
-
+{stale}
 ```yaml
 {how}```
+"""
+
+STALE = """
+**This was stale when it was exported ({}): it may come from an earlier state of this YAML.**
 """
 
 
@@ -103,14 +107,18 @@ def export(
     data: Path,
     folder: Path,
     license: str = "unknown",
+    stale: str = "",
 ) -> Mapping[str, int]:
     """Write the data set into `folder`; how many rows each of its files has.
 
     `what` is "mix" or "solutions", `license` the card's: it depends on the prompts and the model.
+    `stale` says why the artifact is not what `experiment` would make, if it is not.
     Raises ToprError when the folder is there already, and when the artifact or its rewards are not.
     """
     if folder.exists():
         raise ToprError(f"{folder} is there already; name a new folder")
+    if iteration > experiment.iterations:
+        raise ToprError(f"{name} has iterations 1 to {experiment.iterations}, not {iteration}")
     rows = query(ROWS[what], data, {"experiment": name, "iteration": iteration})
     if rows.is_empty():
         raise ToprError(
@@ -130,7 +138,8 @@ def export(
             sft=sft.height,
             dpo=dpo.height,
             what=what,
-            license=license,
+            license=yaml.safe_dump({"license": license}).strip(),
+            stale=STALE.format(stale) if stale else "",
             name=name,
             iteration=iteration,
             before=iteration - 1,

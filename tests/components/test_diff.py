@@ -68,6 +68,21 @@ def test_figures_of_both_mixes_stand_side_by_side(nodes: dict[str, Node], tmp_pa
     assert figures["prompts always solved"] == ("0", "1", "+1")
 
 
+def test_unverifiable_samples_do_not_count_against_the_solve_rate(nodes, tmp_path: Path):
+    path = nodes["toy/iter_02/rewards"].path(tmp_path)
+    unknown = pl.when(pl.col("reward") < 0).then(pl.lit("unverifiable")).otherwise("outcome")
+    REWARDS.write(REWARDS.read(path).with_columns(outcome=unknown), path)
+    figures = {row[0]: row[2] for row in difference("toy", nodes, 2, tmp_path).figures.iter_rows()}
+    assert (figures["solve rate"], figures["prompts always solved"]) == ("1", "2")
+
+
+def test_figures_that_an_iteration_does_not_have_are_left_blank(nodes, tmp_path: Path):
+    nodes["toy/iter_01/rewards"].manifest_path(tmp_path).unlink()
+    figures = {row[0]: row[1:] for row in difference("toy", nodes, 2, tmp_path).figures.iter_rows()}
+    assert figures["solve rate"] == (None, "0.75", None)
+    assert figures["rows"] == ("4", "4", "+0")
+
+
 def test_notes_say_which_prompts_and_what_of_the_yaml_changed(nodes, tmp_path: Path):
     trained = Manifest({}, "checkpoint", inputs={"toy/iter_02/mix": "an older one"})
     trained.write(nodes["toy/iter_02/checkpoint"].manifest_path(tmp_path))

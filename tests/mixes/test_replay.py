@@ -1,11 +1,12 @@
 from collections.abc import Mapping
 
+import polars as pl
 import pytest
 
 from tests.mixes.conftest import Mixed, mixed, rewarded
 from topr_pipeline.curation import Replay
 from topr_pipeline.experiment import Mix
-from topr_pipeline.mixes.replay import quotas
+from topr_pipeline.mixes.replay import WEIGHT, quotas, weights
 
 QUOTAS = [
     # fresh, rows by age, decay, max_share -> rows drawn by age
@@ -54,6 +55,12 @@ def test_each_mix_draws_others_and_the_same_ones_again():
     assert rows[0] == rows[1] != rows[2]
     later = replayed({1: iterations[1], 3: iterations[2]}, decay=1)
     assert {r for r in later.rows if r[0] == 1} != {r for r in rows[0] if r[0] == 1}
+
+
+def test_a_reward_that_differs_from_its_mean_by_rounding_alone_is_no_surprise():
+    rows = pl.DataFrame({"prompt": [0, 0, 0, 1, 1], "reward": [0.1, 0.1, 0.1, 0.1, 0.3]})
+    replay = Replay(iterations=1, priority="advantage")
+    assert weights(rows, replay)[WEIGHT].to_list() == [0, 0, 0, *[pytest.approx(0.1)] * 2]
 
 
 def test_rows_whose_reward_was_a_surprise_come_first_by_advantage():

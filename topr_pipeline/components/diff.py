@@ -31,7 +31,9 @@ SOLVED = """
 SELECT iteration, count(*) AS "prompts sampled", avg(rate) AS "solve rate",
   count(*) FILTER (rate = 0) AS "prompts never solved",
   count(*) FILTER (rate = 1) AS "prompts always solved"
-FROM (SELECT iteration, prompt_id, avg(CAST(outcome = 'correct' AS INT)) AS rate FROM rewards
+FROM (SELECT iteration, prompt_id,
+        avg(CAST(outcome = 'correct' AS INT)) FILTER (outcome <> 'unverifiable') AS rate
+      FROM rewards
       WHERE experiment = $experiment AND iteration IN ($before, $after) GROUP BY ALL)
 GROUP BY iteration
 """
@@ -86,24 +88,27 @@ def difference(name: str, nodes: Mapping[str, Node], iteration: int, data: Path)
 
 
 def _side_by_side(rows: pl.DataFrame, before: int) -> pl.DataFrame:
-    """One row per figure."""
-    (a, b) = (
-        rows.with_columns(pl.col("iteration") != before).sort("iteration").iter_rows(named=True)
-    )
+    """One row per figure; what an iteration has no rows for is null."""
+    found = {row["iteration"] == before: row for row in rows.iter_rows(named=True)}
+    a, b = (found.get(first, dict.fromkeys(rows.columns)) for first in (True, False))
     return pl.DataFrame(
         [
             {
                 "figure": figure,
                 "before": _number(a[figure]),
                 "after": _number(b[figure]),
-                "change": _number(b[figure] - a[figure], "+"),
+                "change": None
+                if a[figure] is None or b[figure] is None
+                else _number(b[figure] - a[figure], "+"),
             }
             for figure in rows.columns[1:]
         ]
     )
 
 
-def _number(value: float, sign: str = "") -> str:
+def _number(value: float | None, sign: str = "") -> str | None:
+    if value is None:
+        return None
     return f"{value:{sign},}" if isinstance(value, int) else f"{value:{sign}.4g}"
 
 

@@ -40,7 +40,7 @@ STAGE_VERSIONS: Mapping[str, str] = {
     "offline_rewards": "1",
     "top_up_solutions": "1",
     "top_up_rewards": "1",
-    "mix": "1",
+    "mix": "2",
     "checkpoint": "3",
     "eval_scores": "3",
     "report": "2",

@@ -47,7 +47,9 @@ def weights(rows: pl.DataFrame, replay: Replay) -> pl.DataFrame:
             prompt_N, reward_N = rows["prompt"].to_numpy(), rows["reward"].to_numpy()
             sum_P, count_P = np.bincount(prompt_N, reward_N), np.bincount(prompt_N)
             mean_N = sum_P[prompt_N] / count_P[prompt_N]
-            return rows.with_columns(pl.Series(WEIGHT, np.abs(reward_N - mean_N)))
+            surprise_N = np.abs(reward_N - mean_N)
+            rounded_N = surprise_N < 1e-9 * np.abs(reward_N)  # 0.1 + 0.1 + 0.1 is not 0.3
+            return rows.with_columns(pl.Series(WEIGHT, np.where(rounded_N, 0.0, surprise_N)))
 
 
 def unsolved(pool: Pool, newer: pl.DataFrame) -> Pool:
