@@ -187,6 +187,7 @@ def _histograms(
             )  # fmt: skip
     axes.set_ylim(0, room * len(at))
     axes.set_yticks(np.arange(len(at)) * room, [str(k) for k in reversed(at)])
+    axes.set_xticks(np.linspace(0, 1, 6))
     axes.xaxis.set_major_formatter(percent)
     axes.set_xlabel("correct samples of a prompt; a row an iteration; red none, green all")
     dressed(axes, title, subtitle)
