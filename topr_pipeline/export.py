@@ -157,9 +157,9 @@ def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
 def _card(rows: pl.DataFrame, spec: Experiment, **said: object) -> str:
     outcomes = rows.group_by("outcome").len().sort("len", "outcome", descending=[True, False])
     how = {
-        section: said.model_dump(mode="json", exclude_none=True)
+        section: keys.model_dump(mode="json", exclude_none=True)
         for section in ("policy", "prompts", "template", "sampling", "rewards", "top_up", "mix")
-        if (said := getattr(spec, section))
+        if (keys := getattr(spec, section))
     }
     return CARD.format(
         description=spec.description,
