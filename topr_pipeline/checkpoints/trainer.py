@@ -298,9 +298,8 @@ class _Trainer(Trainer):
             together()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        into = self.model if model is None else model
-        assert into is not None
-        read_weights(Path(resume_from_checkpoint), into, self.is_fsdp_enabled)
+        whole: Any = self.model if model is None else model
+        read_weights(Path(resume_from_checkpoint), whole, self.is_fsdp_enabled)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
