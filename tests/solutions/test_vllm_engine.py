@@ -105,7 +105,7 @@ def test_a_sample_ends_with_eos_a_stop_string_or_the_last_token(answers):
             assert c.text.split() == said
         elif c.finish_reason == "stop":
             ends.add("stop string")
-            assert said[-1] == "w7" or said[-2:] == ["w5", "w6"]
+            assert any(stop in " ".join(said[-2:]) for stop in SAMPLING.stop)  # also in "w5 w62"
             assert "w7" not in c.text
         else:
             ends.add("length")

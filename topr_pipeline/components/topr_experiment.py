@@ -305,7 +305,9 @@ def _metadata_value(value: Value) -> Any:
             encoded = base64.b64encode(value).decode()
             return dg.MetadataValue.md(f"![plot](data:image/png;base64,{encoded})")
         case pl.DataFrame():
-            return dg.MetadataValue.table([dg.TableRecord(_plain(r)) for r in value.to_dicts()])
+            records = [dg.TableRecord(_plain(r)) for r in value.to_dicts()]
+            schema = dg.TableSchema([dg.TableColumn(name) for name in value.columns])
+            return dg.MetadataValue.table(records, schema if value.is_empty() else None)
         case _:
             return value
 
