@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
@@ -223,6 +225,25 @@ def test_a_comparison_that_runs_out_of_memory_is_no_verdict(monkeypatch):
     monkeypatch.setattr(grader, "simplify", full)
     with pytest.raises(MemoryError):
         symbolic.equal("\\log_3 9", "\\log_2 9")
+
+
+def test_an_error_of_a_module_that_came_late_is_math_verifys_to_catch(monkeypatch):
+    class Late(Exception):
+        """As sympy has in modules that it imports when it needs them."""
+
+    def fails(*_):
+        raise Late
+
+    grader = symbolic._library().grader
+    monkeypatch.setattr(grader, "simplify", fails)
+    assert symbolic.equal("\\log_3 7", "\\log_2 7") is False
+
+
+def test_preparing_pays_for_the_imports_of_math_verify():
+    code = "import sys; from topr_pipeline.rewards import symbolic; symbolic.prepare()"
+    said = f"{code}; print('math_verify.grader' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert ran.stdout == "True\n"
 
 
 def test_a_cache_that_cannot_be_written_is_said_before_the_work(tmp_path, caplog):

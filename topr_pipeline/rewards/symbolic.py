@@ -43,15 +43,21 @@ def _verified(wanted: list[Any], found: list[Any]) -> bool:
     return _library().verify(wanted, found, timeout_seconds=None, raise_on_error=True)
 
 
-@lru_cache(maxsize=1)
 def _library() -> Any:
     """math-verify, of which no `except Exception` takes an exhausted memory for "not equal"."""
+    library = _loaded()
+    # At each call, for sympy imports modules with exceptions of their own when it needs them.
+    others = tuple(kind for kind in Exception.__subclasses__() if kind is not MemoryError)
+    library.grader.Exception = library.parser.Exception = others
+    return library
+
+
+@lru_cache(maxsize=1)
+def _loaded() -> Any:
     import math_verify
-    from math_verify import grader, parser
+    from math_verify import parser
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)
-    others = tuple(kind for kind in Exception.__subclasses__() if kind is not MemoryError)
-    grader.Exception = parser.Exception = others  # type: ignore[attr-defined]
     parser.latex2sympy = _of_its_own_kind(parser.latex2sympy)  # type: ignore[attr-defined]
     return math_verify
 
@@ -72,7 +78,8 @@ def _of_its_own_kind(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def prepare() -> None:
     """Pay for the imports, and math-verify's patterns, before the first pair's clock starts."""
-    equal("x+1", "1+x")
+    parsed = _parsed("x+1")
+    _verified(parsed, parsed)
 
 
 equal.prepare = prepare  # type: ignore[attr-defined]
