@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,21 +15,17 @@ from rich.markup import escape
 from topr_pipeline.display import (
     err,
     out,
-    show_failures,
+    short,
     show_frame,
-    show_outcome,
     show_plan,
+    show_scores,
     show_verified,
+    size,
 )
 from topr_pipeline.errors import ToprError
 
 if TYPE_CHECKING:
-    import dagster as dg
-    import polars as pl
-
-    from topr_pipeline.components.plan import Planned
     from topr_pipeline.components.project import Project
-    from topr_pipeline.components.topr_experiment import TOPRExperiment
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
@@ -71,66 +65,16 @@ def run(
     ] = None,
 ) -> None:
     """Materialise what is missing or stale, and nothing else, in one Dagster run."""
+    from topr_pipeline.materialise import materialise
+
     with _user_errors():
         project = _load()
         worked = [
-            _run_one(project, chosen, through, dry_run, force or [])
+            materialise(project, chosen, through, dry_run, force or [])
             for chosen in project.chosen(experiment)
         ]
         if not all(worked):
             raise typer.Exit(1)
-
-
-def _run_one(
-    project: Project,
-    chosen: TOPRExperiment,
-    through: int | None,
-    dry_run: bool,
-    force: list[str],
-) -> bool:
-    from topr_pipeline.components.launch import launch, project_instance
-    from topr_pipeline.components.stages import check_inputs
-    from topr_pipeline.solutions import check_engine
-
-    forced = [_asset(said, chosen) for said in force]
-    check_inputs(chosen.experiment, chosen.root)
-    if not dry_run:
-        check_engine(chosen.experiment.sampling.engine)
-    with project_instance(project.root) as instance:
-        before = _planned(project, chosen, instance, forced, through)
-        if beyond := set(forced) - {p.key for p in before}:
-            raise ToprError(f"--force {', '.join(beyond)} lies beyond --through {through}")
-        wanted = [p for p in before if p.state != "fresh"]
-        if dry_run or not wanted:
-            _say_plan(chosen.name, before, len(wanted), dry_run)
-        else:
-            out.print(f"{chosen.name}: {len(wanted)} of {len(before)} assets to make")
-            started = time.monotonic()
-            launched = launch(
-                project.definitions,
-                chosen.name,
-                instance,
-                project.data,
-                wanted,
-                forced,
-            )
-            after = _planned(project, chosen, instance, through=through)
-            show_outcome(before, after, launched)
-            out.print(f"{time.monotonic() - started:.0f} s in all")
-            if show_failures(after, launched):
-                return False
-            before = after
-    if not dry_run:
-        _show_scores(project, before)
-    return True
-
-
-def _say_plan(name: str, planned: Sequence[Planned], wanted: int, dry_run: bool) -> None:
-    if not wanted:
-        out.print(f"{name}: all {len(planned)} assets are fresh, nothing to run.")
-    elif dry_run:
-        show_plan(planned)
-        out.print(f"{name}: {wanted} of {len(planned)} assets would run")
 
 
 @app.command()
@@ -140,16 +84,17 @@ def status(
 ) -> None:
     """Say of every asset whether it is fresh, missing or stale, and why."""
     from topr_pipeline.components.launch import project_instance
+    from topr_pipeline.materialise import planned_assets
 
     with _user_errors():
         project = _load()
         names = experiment or list(project.experiments)
         with project_instance(project.root) as instance:
             for chosen in project.chosen(names):
-                planned = _planned(project, chosen, instance)
+                planned = planned_assets(project, chosen, instance)
                 if as_json:
                     for p in planned:
-                        typer.echo(json.dumps(_as_json(p)))
+                        typer.echo(json.dumps(p.record()))
                 else:
                     show_plan(planned)
 
@@ -188,8 +133,8 @@ def report(
         for run in runs:
             if len(runs) > 1:
                 out.print(f"[bold]{run.name}[/bold]")
-            _show_table(run.scores)
-        out.print(f"Report: {_short(page)}", soft_wrap=True)
+            show_scores(run.scores)
+        out.print(f"Report: {short(page)}", soft_wrap=True)
 
 
 @app.command()
@@ -322,86 +267,9 @@ def clean(
         for chosen in project.chosen(experiment):
             found = clean_one(chosen.name, chosen.nodes(), chosen.experiment, project.data, dry_run)
             for leftover in found:
-                out.print(f"{_short(leftover.path)}: {_bytes(leftover.size)}, {leftover.why}")
-            total = _bytes(sum(leftover.size for leftover in found))
+                out.print(f"{short(leftover.path)}: {size(leftover.size)}, {leftover.why}")
+            total = size(sum(leftover.size for leftover in found))
             out.print(f"{chosen.name}: {total} {'would be' if dry_run else 'were'} removed")
-
-
-def _bytes(count: int) -> str:
-    return f"{count:,} bytes" if count < 10_000 else f"{count / 1e6:,.2f} MB"
-
-
-def _show_scores(project: Project, planned: Sequence[Planned]) -> bool:
-    """The scores of the iterations that are fresh, and where the report is; whether any is."""
-    from topr_pipeline.report import PAGE
-    from topr_pipeline.tables import EVAL_SCORES
-
-    scores = {
-        p.node.iteration or 0: EVAL_SCORES.read(p.node.path(project.data) / "scores.parquet")
-        for p in planned
-        if p.node.stage == "eval_scores" and p.state == "fresh"
-    }
-    if not scores:
-        return False
-    _show_table(scores)
-    for p in planned:
-        if p.node.stage == "report" and p.state == "fresh":
-            out.print(f"Report: {_short(p.node.path(project.data) / PAGE)}", soft_wrap=True)
-    out.print("UI: `make dev`, then http://127.0.0.1:3000")
-    return True
-
-
-def _show_table(scores: Mapping[int, pl.DataFrame]) -> None:
-    import polars as pl
-
-    from topr_pipeline.report import score_table
-
-    shown = pl.col("metric").str.contains("^pass@|^maj@|^invalid$")
-    show_frame(score_table({k: frame.filter(shown) for k, frame in scores.items()}))
-
-
-def _short(path: Path) -> str:
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def _planned(
-    project: Project,
-    chosen: TOPRExperiment,
-    instance: dg.DagsterInstance,
-    forced: Sequence[str] = (),
-    through: int | None = None,
-) -> list[Planned]:
-    from topr_pipeline.components.plan import plan
-    from topr_pipeline.components.runs import recorded_version
-
-    planned = plan(
-        chosen.nodes(), project.data, lambda key: recorded_version(instance, key), forced
-    )
-    if through is None or through >= chosen.experiment.iterations:
-        return planned
-    return [p for p in planned if p.node.stage != "report" and (p.node.iteration or 0) <= through]
-
-
-def _asset(said: str, chosen: TOPRExperiment) -> str:
-    nodes = chosen.nodes()
-    for key in (said, f"{chosen.name}/{said}"):
-        if key in nodes:
-            return key
-    near = get_close_matches(said, [k.partition("/")[2] for k in nodes], 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise ToprError(f"--force {said}: {chosen.name} has no such asset{hint}")
-
-
-def _as_json(planned: Planned) -> dict[str, object]:
-    manifest = planned.manifest
-    return {
-        "asset": planned.key,
-        "state": planned.state,
-        "reason": planned.reason,
-        "seconds": manifest.seconds if manifest else None,
-        "headline": manifest.headline if manifest else None,
-        "data_version": manifest.data_version if manifest else None,
-    }
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The tables that `topr` prints."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -108,6 +109,24 @@ def show_frame(frame: pl.DataFrame) -> None:
     for row in frame.iter_rows():
         table.add_row(*("" if v is None else escape(str(v)) for v in row))
     out.print(table)
+
+
+def show_scores(scores: Mapping[int, pl.DataFrame]) -> None:
+    """pass@k, maj@k and the invalid share of each iteration, with their intervals."""
+    from topr_pipeline.report import score_table
+
+    shown = pl.col("metric").str.contains("^pass@|^maj@|^invalid$")
+    show_frame(score_table({k: frame.filter(shown) for k, frame in scores.items()}))
+
+
+def short(path: Path) -> str:
+    """The path from the current folder, where it lies below it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def size(count: int) -> str:
+    """A number of bytes."""
+    return f"{count:,} bytes" if count < 10_000 else f"{count / 1e6:,.2f} MB"
 
 
 def _known(planned: "Planned") -> tuple[str, str]:

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
+from tests.components.test_assets import failure, remade
 from topr_pipeline.components import experiment_assets
 from topr_pipeline.components.graph import unroll
 from topr_pipeline.components.plan import plan
@@ -81,21 +82,6 @@ def toy(tmp_path: Path) -> Toy:
     toy.write("set.jsonl", ROWS)
     toy.write("eval.jsonl", [{"prompt": f"{n} + 1 =", "gold": n + 1} for n in (10, 11)])
     return toy
-
-
-def remade(result: dg.ExecuteInProcessResult) -> set[str]:
-    return {
-        "/".join(event.asset_key.path[1:])
-        for event in result.get_asset_materialization_events()
-        if event.asset_key and not event.materialization.metadata["reused"].value
-    }
-
-
-def failure(result: dg.ExecuteInProcessResult, step: str) -> str:
-    data = result.failure_data_for_node(step)
-    assert data is not None
-    assert data.user_failure_data is not None
-    return data.user_failure_data.description or ""
 
 
 def sampled(toy: Toy) -> int:

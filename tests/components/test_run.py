@@ -349,7 +349,7 @@ def test_a_run_is_refused_while_another_one_of_the_experiment_is_in_progress(pro
     with project_instance(project.root) as instance:
         run = instance.create_run_for_job(
             load_project(project.root, project.models).definitions.resolve_job_def("toy"),
-            status=dg.DagsterRunStatus.NOT_STARTED,
+            status=dg.DagsterRunStatus.STARTED,
             tags={"topr/experiment": "toy"},
         )
     result = project.topr("run", "toy")

@@ -13,6 +13,7 @@ import dagster as dg
 import pytest
 from pydantic import ValidationError
 
+from tests.components.test_assets import half_right
 from topr_pipeline.components.graph import Node
 from topr_pipeline.components.launch import project_instance
 from topr_pipeline.components.plan import Planned, State
@@ -39,10 +40,6 @@ attributes:
   evaluation: {{samples_per_prompt: 2}}
 """
 DAGSTER_YAML = (Path(__file__).parents[2] / "dagster.yaml").read_text()
-
-
-def half_right(prompt: str, i: int) -> str:
-    return f"The answer is {int(prompt.split(maxsplit=1)[0]) + 1 + i % 2}"
 
 
 def planned(**states: State) -> list[Planned]:

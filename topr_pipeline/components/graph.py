@@ -152,11 +152,12 @@ def _read_by_stage(e: Experiment, root: Path) -> dict[str, dict[str, Said]]:
     engine = {"sampling.engine's code": code_hash(e.sampling.engine)}
     objective = {"training.objective's code": code_hash(str(e.training.objective))}
     verifier = {"rewards.verifier's code": code_hash(e.rewards.verifier)}
+    offline = _offline_read(e, root)
     return {
         "prompts": {
             **_prompts_read(e, e.prompts, "prompts", root),
             **_left_out(e, root),
-            **_offline_read(e),
+            **offline,
         },
         "eval_prompts": _prompts_read(e, e.eval_prompts, "eval_prompts", root),
         "base_policy": {
@@ -166,19 +167,13 @@ def _read_by_stage(e: Experiment, root: Path) -> dict[str, dict[str, Said]]:
         },
         "solutions": {"sampling": e.sampling, **engine, **seed},
         "offline_solutions": {
-            **_offline_read(e),
-            "prompts": e.prompts,
-            "prompts' files": _file_version(e.prompts, root),
+            **offline,
             "sampling.prompts_per_iteration": e.sampling.prompts_per_iteration,
             "sampling.stop": "\n".join(e.sampling.stop),
             **seed,
         },
         "rewards": {"rewards": e.rewards, **verifier},
-        "offline_rewards": {
-            **_offline_read(e),
-            "prompts": e.prompts,
-            "prompts' files": _file_version(e.prompts, root),
-        },
+        "offline_rewards": offline,
         "top_up_solutions": {"top_up": e.top_up, "sampling": e.sampling, **engine, **seed},
         "top_up_rewards": {"rewards": e.rewards, **verifier},
         "mix": {"mix": e.mix, **(seed if e.mix.draws else {})},
@@ -230,11 +225,15 @@ def _prompts_read(e: Experiment, section: Prompts, key: str, root: Path) -> dict
     return read
 
 
-def _offline_read(e: Experiment) -> dict[str, Said]:
-    """Which columns are solutions; where only some of the iterations read them changes none."""
+def _offline_read(e: Experiment, root: Path) -> dict[str, Said]:
+    """Of the set; how many iterations read it changes no artifact."""
     if e.offline is None:
         return {}
-    return {"offline": e.offline.model_copy(update={"iterations": 1})}
+    return {
+        "offline": e.offline.model_copy(update={"iterations": 1}),
+        "prompts": e.prompts,
+        "prompts' files": _file_version(e.prompts, root),
+    }
 
 
 def _left_out(e: Experiment, root: Path) -> dict[str, Said]:

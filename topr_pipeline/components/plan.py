@@ -30,6 +30,18 @@ class Planned:
         """The artifact's key."""
         return self.node.key
 
+    def record(self) -> dict[str, object]:
+        """All there is to say of it, for `topr status --json`."""
+        manifest = self.manifest
+        return {
+            "asset": self.key,
+            "state": self.state,
+            "reason": self.reason,
+            "seconds": manifest.seconds if manifest else None,
+            "headline": manifest.headline if manifest else None,
+            "data_version": manifest.data_version if manifest else None,
+        }
+
 
 def plan(
     nodes: Mapping[str, Node],

@@ -13,7 +13,6 @@ STARTED = [
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.CANCELING,
 ]
-WAITING = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED]
 
 
 def asset_key(key: str) -> dg.AssetKey:
@@ -30,8 +29,12 @@ def recorded_version(instance: dg.DagsterInstance, key: str) -> str | None:
 
 
 def in_progress(instance: dg.DagsterInstance, name: str) -> Sequence[dg.DagsterRun]:
-    """Runs of the experiment `name` that have not ended, at most one of them."""
-    filters = dg.RunsFilter(tags={EXPERIMENT_TAG: name}, statuses=[*STARTED, *WAITING])
+    """Runs of the experiment `name` that wait or have not ended, at most one of them.
+
+    One that was created and never handed on, since its launcher was killed, will never run.
+    """
+    waiting = dg.DagsterRunStatus.QUEUED
+    filters = dg.RunsFilter(tags={EXPERIMENT_TAG: name}, statuses=[*STARTED, waiting])
     return instance.get_runs(filters, limit=1)
 
 

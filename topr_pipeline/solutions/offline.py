@@ -246,8 +246,8 @@ def _solution(row: Record, prompt: list[int], body: list[int], encoder: Encoder)
         _check_same(row, body, encoder)
         reason = row["finish_reason"] or ("stop" if encoder.ends(tokens) else "length")
     if not prompt or not tokens:
-        which, key = ("completion", "no token") if prompt else ("prompt", "no token")
-        raise ToprError(f"{row['source']}: the {which} has {key}; take the row out")
+        which = "completion" if prompt else "prompt"
+        raise ToprError(f"{row['source']}: the {which} has no token; take the row out")
     if row["logprobs"] is not None and len(row["logprobs"]) != len(tokens):
         raise _wrong(
             row,
