@@ -247,3 +247,14 @@ def test_dagsters_daemon_makes_a_scheduled_iteration_by_itself(project, tmp_path
         (run,) = instance.get_runs(dg.RunsFilter(tags={EXPERIMENT_TAG: "toy"}))
     assert run.tags["topr/iteration"] == "1"
     assert run.tags["dagster/schedule_name"] == "toy_schedule"
+
+
+def test_a_declared_asset_that_failed_waits_until_something_changes(project):
+    toy = project("{declarative: true}")
+    broken = load_project(toy.root, FakeModels(half_right, fail_after=0)).definitions
+    with project_instance(toy.root) as instance:
+        first = dg.evaluate_automation_conditions(broken, instance)
+        job = broken.resolve_job_def("toy")
+        assert not job.execute_in_process(instance=instance, raise_on_error=False).success
+        second = dg.evaluate_automation_conditions(broken, instance, cursor=first.cursor)
+        assert second.total_requested == 0
