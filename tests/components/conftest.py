@@ -1,10 +1,15 @@
 """A project of its own per test: `assets/<name>/defs.yaml` in a temporary folder."""
 
+import io
 import itertools
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
+
+from topr_pipeline.report import write
 
 PYPROJECT = """
 [tool.dg]
@@ -16,6 +21,20 @@ code_location_target_module = "topr_pipeline.definitions"
 registry_modules = ["topr_pipeline.components"]
 """
 _numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plot is drawn: they take most of the time of an experiment with mocked models.
+
+    tests/evals, tests/report and tests/test_end_to_end.py draw them.
+    """
+
+    def blank(figure: Figure, stream: io.BytesIO, **options: object) -> None:
+        stream.write(b"\x89PNG\r\n\x1a\n")
+
+    monkeypatch.setattr(Figure, "savefig", blank)
+    monkeypatch.setattr(write, "draw", lambda found: defaultdict(list))
 
 
 @pytest.fixture
