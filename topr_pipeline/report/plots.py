@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from topr_pipeline.evals.plots import BLUE, GREEN, MUTED, ORANGE, PALE, RED
+from topr_pipeline.evals.plots import BLUE, GREEN, MUTED, ORANGE, PALE, RED, rate_axis
 from topr_pipeline.report.curves import Line, curves
 from topr_pipeline.report.drawing import (
     SMALL,
@@ -18,7 +18,6 @@ from topr_pipeline.report.drawing import (
     dressed,
     figure,
     iteration_axis,
-    percent,
 )
 from topr_pipeline.report.run import Run
 
@@ -187,8 +186,7 @@ def _histograms(
             )  # fmt: skip
     axes.set_ylim(0, room * len(at))
     axes.set_yticks(np.arange(len(at)) * room, [str(k) for k in reversed(at)])
-    axes.set_xticks(np.linspace(0, 1, 6))
-    axes.xaxis.set_major_formatter(percent)
+    rate_axis(axes)
     axes.set_xlabel("correct samples of a prompt; a row an iteration; red none, green all")
     dressed(axes, title, subtitle)
     axes.grid(False)
