@@ -1,9 +1,10 @@
 import polars as pl
 import pytest
+from matplotlib.figure import Figure
 
 from topr_pipeline import tables
 from topr_pipeline.evals import learning_curve, reward_histogram, training_curve
-from topr_pipeline.evals.plots import PANELS, _shown_metrics, pushed_apart
+from topr_pipeline.evals.plots import PANELS, _shown_metrics, pushed_apart, rate_axis
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -66,3 +67,12 @@ def test_training_curve_is_a_png_with_and_without_negatives(weights):
     figures = {column: [0.5, 0.2, 0.1] for column, *_ in PANELS}
     log = pl.DataFrame({**figures, "step": [1, 2, 3], "weight_negative": weights})
     assert training_curve(log).startswith(PNG)
+
+
+@pytest.mark.parametrize("bins", [1, 2, 8])
+def test_ticks_of_solve_rates_lie_from_0_to_100_percent(bins):
+    axes = Figure().subplots()
+    axes.bar([i / bins for i in range(bins + 1)], 1, width=0.82 / bins)
+    rate_axis(axes)
+    said = [label.get_text() for label in axes.get_xticklabels()]
+    assert said == ["0%", "20%", "40%", "60%", "80%", "100%"]

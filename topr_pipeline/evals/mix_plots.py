@@ -5,7 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from topr_pipeline.evals.plots import BLUE, GREEN, MUTED, PALE, RED, _figure, _percent, _png, _title
+from topr_pipeline.evals.plots import (
+    BLUE,
+    GREEN,
+    MUTED,
+    PALE,
+    RED,
+    _figure,
+    _png,
+    _title,
+    rate_axis,
+)
 
 
 def mix_waterfall(steps: Sequence[Mapping[str, Any]]) -> bytes:
@@ -48,7 +58,7 @@ def mix_solve_rates(rates: Sequence[Mapping[str, float]], samples: int) -> bytes
     axes.legend(frameon=False, labelcolor=MUTED, loc="upper center", ncols=2)
     axes.set_ylim(0, 1.22 * max(before_B.max(), after_B.max(), 1))
     axes.set_xlabel("share of a prompt's rows that are correct", color=MUTED)
-    axes.xaxis.set_major_formatter(_percent)
+    rate_axis(axes)
     said = f"number of prompts: {before_B.sum():.0f} sampled, {after_B.sum():.0f} in the mix"
     _title(axes, "Solve rate before and after curation", said)
     return _png(figure)

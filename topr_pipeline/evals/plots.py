@@ -43,7 +43,7 @@ def learning_curve(scores: Mapping[int, pl.DataFrame], title: str) -> bytes:
     room = max(final - first, 1)
     lower.set_xlim(first - 0.06 * room, final + 0.26 * room)
     for axes in (upper, lower):
-        axes.yaxis.set_major_formatter(_percent)
+        axes.yaxis.set_major_formatter(percent)
     prompts = min(_column(scores, "pass@1", "n"))
     _title(upper, title, f"share of {prompts} eval prompts; bands are bootstrap intervals")
     return _png(figure)
@@ -74,7 +74,7 @@ def reward_histogram(rewards: pl.DataFrame) -> bytes:
             said, (rate, count), (0, 3), textcoords="offset points", color=color, ha="center"
         )
     axes.set_xlabel("share of a prompt's samples that are correct", color=MUTED)
-    axes.xaxis.set_major_formatter(_percent)
+    rate_axis(axes)
     axes.set_ylim(0, 1.18 * counts.max())
     said = f"number of prompts, {len(rate_P)} in all; mean solve rate {rate_P.mean():.1%}"
     _title(axes, "Solve rate of prompts", said)
@@ -205,7 +205,14 @@ def _title(axes: Axes, title: str, subtitle: str) -> None:
         each.tick_params(length=0, labelcolor=MUTED)
 
 
-def _percent(share: float, _position: float) -> str:
+def rate_axis(axes: Axes) -> None:
+    """Ticks from 0 to 100 % alone, however far wide bars of few samples reach beside them."""
+    axes.set_xticks(np.linspace(0, 1, 6))
+    axes.xaxis.set_major_formatter(percent)
+
+
+def percent(share: float, _position: float) -> str:
+    """`67%`."""
     return f"{100 * share:.3g}%"
 
 

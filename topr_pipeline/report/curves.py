@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from topr_pipeline.evals.plots import MUTED
+from topr_pipeline.evals.plots import MUTED, percent
 from topr_pipeline.report.drawing import (
     SERIES,
     Drawing,
@@ -15,7 +15,6 @@ from topr_pipeline.report.drawing import (
     end_labels,
     figure,
     iteration_axis,
-    percent,
 )
 from topr_pipeline.report.run import Run
 

@@ -148,8 +148,3 @@ def end_labels(axes: Axes, x: float, ends: Sequence[tuple[float, str, str]]) -> 
             label, (x, y), (7, 0), textcoords="offset points", color=colour, va="center",
             fontweight="bold", fontsize=TEXT, annotation_clip=False,
         )  # fmt: skip
-
-
-def percent(share: float, _position: float) -> str:
-    """`67%`."""
-    return f"{100 * share:.3g}%"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from topr_pipeline.evals.plots import BLUE, GREEN, MUTED, ORANGE, PALE, RED
+from topr_pipeline.evals.plots import BLUE, GREEN, MUTED, ORANGE, PALE, RED, rate_axis
 from topr_pipeline.report.curves import Line, curves
 from topr_pipeline.report.drawing import (
     SMALL,
@@ -18,12 +18,19 @@ from topr_pipeline.report.drawing import (
     dressed,
     figure,
     iteration_axis,
-    percent,
 )
 from topr_pipeline.report.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+OUTCOME_COLOURS: Mapping[str, str] = {
+    "correct": GREEN,
+    "incorrect": RED,
+    "invalid": ORANGE,
+    "truncated": TEAL,
+}
 
 
 def composition(run: Run) -> list[Drawing]:
@@ -32,19 +39,11 @@ def composition(run: Run) -> list[Drawing]:
         return []
     at = sorted(run.mixes)
     drawn, axes = figure(2.9)
-    below = np.zeros(len(at))
-    kinds = {"correct": GREEN, "incorrect": RED, "invalid": ORANGE, "truncated": TEAL}
-    for kind, colour in kinds.items():
-        count = np.array([_of_outcome(run.mixes[k], kind) for k in at])
-        if count.any():
-            axes.bar(at, count, 0.62, bottom=below, color=colour, label=kind)
-        below += count
-    axes.legend(frameon=False, labelcolor=MUTED, fontsize=SMALL, ncols=4, loc="upper left",
-                handlelength=0.9, columnspacing=1, handletextpad=0.4, borderaxespad=0)  # fmt: skip
-    axes.set_ylim(0, 1.2 * max(below.max(), 1))
+    counts = {
+        kind: np.array([_of_outcome(run.mixes[k], kind) for k in at]) for kind in OUTCOME_COLOURS
+    }
+    _stacked(axes, at, counts, OUTCOME_COLOURS, legend_columns=4, headroom=1.2)
     axes.yaxis.set_major_formatter(thousands)
-    iteration_axis(axes, at)
-    axes.set_xlim(at[0] - 0.6, at[-1] + 0.6)
     dressed(axes, "What was trained on", "rows of the mix by outcome")
     said = f"Rows of the mixes of iterations {at[0]} to {at[-1]} by outcome."
     bars = drawing(drawn, f"{run.name}-mixes", said)
@@ -187,8 +186,7 @@ def _histograms(
             )  # fmt: skip
     axes.set_ylim(0, room * len(at))
     axes.set_yticks(np.arange(len(at)) * room, [str(k) for k in reversed(at)])
-    axes.set_xticks(np.linspace(0, 1, 6))
-    axes.xaxis.set_major_formatter(percent)
+    rate_axis(axes)
     axes.set_xlabel("correct samples of a prompt; a row an iteration; red none, green all")
     dressed(axes, title, subtitle)
     axes.grid(False)
@@ -211,21 +209,14 @@ def costs(run: Run) -> list[Drawing]:
         return []
     at = sorted(run.costs["iteration"].unique())
     drawn, axes = figure(2.9)
-    below = np.zeros(len(at))
-    for stage, colour in STAGE_COLOURS.items():
+    seconds = {}
+    for stage in STAGE_COLOURS:
         of = dict(run.costs.filter(stage=stage).select("iteration", "seconds").iter_rows())
-        seconds = np.array([of.get(k, 0.0) for k in at])
-        if seconds.any():
-            axes.bar(at, seconds, 0.62, bottom=below, color=colour, label=stage)
-        below += seconds
-    axes.legend(frameon=False, labelcolor=MUTED, fontsize=SMALL, ncols=3, loc="upper left",
-                handlelength=0.9, columnspacing=1, handletextpad=0.4, borderaxespad=0)  # fmt: skip
-    axes.set_ylim(0, 1.35 * max(below.max(), 0.01))
-    axes.yaxis.set_major_formatter(_seconds_formatter(below.max()))
-    iteration_axis(axes, at)
-    axes.set_xlim(at[0] - 0.6, at[-1] + 0.6)
+        seconds[stage] = np.array([of.get(k, 0.0) for k in at])
+    in_all = _stacked(axes, at, seconds, STAGE_COLOURS, legend_columns=3, headroom=1.35)
+    axes.yaxis.set_major_formatter(_seconds_formatter(in_all.max()))
     dressed(axes, "Time", "of the steps that made the artifacts; kept samples cost none")
-    total = ", ".join(f"{k}: {s:.1f} s" for k, s in zip(at, below, strict=True))
+    total = ", ".join(f"{k}: {s:.1f} s" for k, s in zip(at, in_all, strict=True))
     return [drawing(drawn, f"{run.name}-time", f"Seconds an iteration by stage. {total}.")]
 
 
@@ -235,8 +226,8 @@ def flips(run: Run, counts: pl.DataFrame) -> list[Drawing]:
         return []
     at, gained, lost = (counts[c].to_numpy() for c in ("iteration", "gained", "lost"))
     drawn, axes = figure(2.7)
-    axes.bar(at, gained, 0.62, color=GREEN)
-    axes.bar(at, -lost, 0.62, color=RED)
+    axes.bar(at, gained, BAR, color=GREEN)
+    axes.bar(at, -lost, BAR, color=RED)
     axes.axhline(0, color=MUTED, linewidth=1)
     for k, up, down in zip(at, gained, lost, strict=True):
         for y, words, colour in ((up, f"+{up}", GREEN), (-down, f"\N{MINUS SIGN}{down}", RED)):
@@ -247,11 +238,44 @@ def flips(run: Run, counts: pl.DataFrame) -> list[Drawing]:
     reach = max(gained.max(), lost.max(), 1)
     axes.set_ylim(-1.3 * max(lost.max(), 0.25 * reach), 1.25 * reach)
     axes.set_yticks([])
-    iteration_axis(axes, list(at))
-    axes.set_xlim(at[0] - 0.6, at[-1] + 0.6)
+    _room_for_bars(axes, list(at))
     dressed(axes, "Prompts gained and lost", "by the majority of their samples")
     words = ", ".join(f"{k}: +{u} -{d}" for k, u, d in zip(at, gained, lost, strict=True))
     return [drawing(drawn, f"{run.name}-flips", f"Prompts gained and lost. {words}.")]
+
+
+def _stacked(
+    axes: Axes,
+    at: Sequence[int],
+    parts: Mapping[str, np.ndarray],
+    colours: Mapping[str, str],
+    legend_columns: int,
+    headroom: float,
+) -> np.ndarray:
+    """Bars of `parts` on each other, one bar an iteration; how high each is in all.
+
+    Parts that are 0 throughout have no place in the legend, for which `headroom` leaves room.
+    """
+    below = np.zeros(len(at))
+    for part, height in parts.items():
+        if height.any():
+            axes.bar(at, height, BAR, bottom=below, color=colours[part], label=part)
+        below += height
+    axes.legend(frameon=False, labelcolor=MUTED, fontsize=SMALL, ncols=legend_columns,
+                loc="upper left", handlelength=0.9, columnspacing=1, handletextpad=0.4,
+                borderaxespad=0)  # fmt: skip
+    axes.set_ylim(0, headroom * (below.max() or 1))
+    _room_for_bars(axes, at)
+    return below
+
+
+BAR = 0.62
+"""Width, where iterations are 1 apart."""
+
+
+def _room_for_bars(axes: Axes, at: Sequence[int]) -> None:
+    iteration_axis(axes, at)
+    axes.set_xlim(at[0] - 0.6, at[-1] + 0.6)
 
 
 def thousands(count: float, _position: float) -> str:
