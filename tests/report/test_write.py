@@ -144,3 +144,10 @@ def test_a_plot_is_well_formed_and_says_its_last_values():
     assert {"width", "height"}.isdisjoint(root.attrib)
     assert "50.0%" in drawn.alt
     assert curves("none", [], "Title", "subtitle") is None
+
+
+def test_lengths_of_one_token_are_no_shares():
+    line = Line("length", "#2364aa", {0: (1.0, 1.0, 1.0)})
+    drawn = curves("one", [line], "Length", "tokens", unit="tokens")
+    assert drawn is not None
+    assert "1.0" in drawn.alt and "%" not in drawn.alt

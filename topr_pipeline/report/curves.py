@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -18,11 +19,12 @@ from topr_pipeline.report.drawing import (
 )
 from topr_pipeline.report.run import Run
 
+TOKENS = "mean_tokens"
 SHARES = ("invalid", "truncated", "none_correct", "few_correct")
 WORDS: Mapping[str, str] = {
     "none_correct": "none correct",
     "few_correct": "few correct",
-    "mean_tokens": "tokens",
+    TOKENS: "tokens",
 }
 
 
@@ -43,7 +45,13 @@ def of_one(run: Run) -> list[Drawing]:
     found = [
         curves(f"{prefix}solved", lines(run, solved), "Solved", said),
         curves(f"{prefix}failures", lines(run, SHARES), "What goes wrong", FAILURES, low=0),
-        curves(f"{prefix}length", lines(run, ["mean_tokens"]), "Length", "tokens a completion"),
+        curves(
+            f"{prefix}length",
+            lines(run, [TOKENS]),
+            "Length",
+            SAID[TOKENS],
+            unit="tokens",
+        ),
     ]
     return [each for each in found if each]
 
@@ -55,7 +63,7 @@ def of_several(runs: Sequence[Run], changes: pl.DataFrame) -> list[Drawing]:
     """A plot per metric with a line per experiment, and pass@1 less that of the first."""
     metrics = [m for m in ranked(runs[0]) if all(m in ranked(run) for run in runs)]
     titles = {**{m: m for m in metrics}, "invalid": "Invalid", "none_correct": "None correct"}
-    titles["mean_tokens"] = "Length"
+    titles[TOKENS] = "Length"
     found = []
     for metric, title in titles.items():
         beside = [
@@ -64,7 +72,8 @@ def of_several(runs: Sequence[Run], changes: pl.DataFrame) -> list[Drawing]:
             for line in lines(run, [metric])
         ]
         said = SAID.get(metric, "share of eval prompts; bands are intervals")
-        found.append(curves(f"all-{metric.replace('@', '-')}", beside, title, said))
+        unit: Unit = "tokens" if metric == TOKENS else "share"
+        found.append(curves(f"all-{metric.replace('@', '-')}", beside, title, said, unit=unit))
     paired = changes.filter(pl.col("against") != pl.col("experiment"), metric="pass@1")
     against = [
         Line(
@@ -78,14 +87,15 @@ def of_several(runs: Sequence[Run], changes: pl.DataFrame) -> list[Drawing]:
         for i, run in enumerate(runs)
     ]
     title = f"pass@1 less that of {_short(runs[0].name)}"
-    found.append(curves("all-paired", against, title, "same prompts; paired intervals", zero=True))
+    said = "same prompts; paired intervals"
+    found.append(curves("all-paired", against, title, said, unit="change"))
     return [each for each in found if each]
 
 
 SAID = {
     "invalid": "share of samples without an answer",
     "none_correct": "share of prompts that no sample solves",
-    "mean_tokens": "tokens a completion",
+    TOKENS: "tokens a completion",
 }
 
 
@@ -111,6 +121,9 @@ def lines(run: Run, metrics: Sequence[str]) -> list[Line]:
     return found
 
 
+Unit = Literal["share", "change", "tokens"]
+SHOWN: Mapping[Unit, str] = {"share": ".1%", "change": "+.1%", "tokens": ".1f"}
+"""How the last value is written at the end of its line."""
 POINT = ("iteration", "value", "low", "high")
 
 
@@ -120,17 +133,16 @@ def curves(
     title: str,
     subtitle: str,
     low: float | None = None,
-    zero: bool = False,
+    unit: Unit = "share",
 ) -> Drawing | None:
     """Lines with their intervals over iterations; None without any point.
 
-    `low` is where the axis begins; `zero` draws a line there.
+    `low` is where the axis begins. Of changes, 0 is marked by a line.
     """
     beside = [line for line in beside if line.points]
     if not beside:
         return None
     drawn, axes = figure(2.9)
-    tokens = all(value > 1 for line in beside for value, *_ in line.points.values())
     ends = []
     for line in beside:
         at = sorted(line.points)
@@ -138,13 +150,13 @@ def curves(
         axes.fill_between(at, least, most, color=line.colour, alpha=0.15, linewidth=0)
         axes.vlines(at, least, most, color=line.colour, alpha=0.5, linewidth=1)
         axes.plot(at, value, color=line.colour, linewidth=1.8, marker="o", markersize=3.5)
-        shown = f"{value[-1]:.1f}" if tokens else f"{value[-1]:{'+' if zero else ''}.1%}"
+        shown = format(value[-1], SHOWN[unit])
         ends.append((value[-1], f"{_short(line.label)} {shown}", line.colour))
     if low is not None:
         axes.set_ylim(bottom=low)
-    if zero:
+    if unit == "change":
         axes.axhline(0, color=MUTED, linewidth=1)
-    if not tokens:
+    if unit != "tokens":
         axes.yaxis.set_major_formatter(percent)
     longest = max(len(label) for _, label, _ in ends)
     iteration_axis(axes, sorted({k for line in beside for k in line.points}), 0.036 * longest)
