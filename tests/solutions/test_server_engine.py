@@ -62,7 +62,7 @@ def policy(tmp_path: Path) -> Path:
     ids = {f"w{i}": i for i in range(30) if i != EOS} | {"<eos>": EOS}
     words = Tokenizer(WordLevel(ids, unk_token="w0"))
     words.pre_tokenizer = WhitespaceSplit()  # pyrefly: ignore
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0", eos_token="<eos>")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>")
     tokenizer.save_pretrained(folder)
     LlamaConfig(vocab_size=30, max_position_embeddings=64, eos_token_id=EOS).save_pretrained(folder)
     return folder

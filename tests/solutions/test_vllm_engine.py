@@ -42,9 +42,8 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids = {f"w{i}": i for i in range(64) if i != EOS} | {"<eos>": EOS}
     words = Tokenizer(WordLevel(ids, unk_token="w0"))
     words.pre_tokenizer = WhitespaceSplit()  # pyrefly: ignore
-    PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="w0", eos_token="<eos>"
-    ).save_pretrained(folder)
+    # no unk_token: "w0" would be a special token, and left out of a completion's text
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>").save_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=64,
